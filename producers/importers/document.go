@@ -1,0 +1,242 @@
+package importers
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// MaxRecord bounds one record in bytes: a line of a JSONL file, or one element of a document (a step, a message).
+const MaxRecord = 64 << 20
+
+// maxDepth bounds nesting. encoding/json stops at 10,000 by itself; transcripts stay below 50.
+const maxDepth = 1000
+
+// errTooLong: the record is over MaxRecord. It was skipped, and the walk can go on behind it.
+var errTooLong = fmt.Errorf("the record is over %d MiB", MaxRecord>>20)
+
+// errTorn: the file ends inside the value.
+var errTorn = errors.New("the file ends inside this record: it is cut off")
+
+// document walks one JSON value as it streams by, element by element, so that a file of any size needs the memory of one element. It checks
+// structure only; the caller decodes (and so validates) the elements that it takes. For one goroutine.
+type document struct {
+	r      *bufio.Reader
+	offset int64 // of the next byte, in the source
+	line   int64 // of the next byte, from 1; 0 when the walk began in the middle
+	limit  int
+}
+
+func newDocument(r io.Reader, offset, line int64) *document {
+	return &document{r: bufio.NewReaderSize(r, 64<<10), offset: offset, line: line, limit: MaxRecord}
+}
+
+func (d *document) byte() (byte, error) {
+	c, err := d.r.ReadByte()
+	if err != nil {
+		return 0, err
+	}
+	d.offset++
+	if c == '\n' {
+		d.line++
+	}
+	return c, nil
+}
+
+func (d *document) unread(c byte) {
+	// UnreadByte fails only when the last call was no read: every caller has just read c.
+	_ = d.r.UnreadByte()
+	d.offset--
+	if c == '\n' {
+		d.line--
+	}
+}
+
+// peek skips white space and returns the next byte without taking it. io.EOF at the end.
+func (d *document) peek() (byte, error) {
+	for {
+		c, err := d.byte()
+		if err != nil {
+			return 0, err
+		}
+		if c != ' ' && c != '\t' && c != '\r' && c != '\n' {
+			d.unread(c)
+			return c, nil
+		}
+	}
+}
+
+func (d *document) expect(want byte) error {
+	c, err := d.peek()
+	if err != nil {
+		return torn(err)
+	}
+	if c != want {
+		return fmt.Errorf("%q where %q is expected", c, want)
+	}
+	_, err = d.byte()
+	return err
+}
+
+// torn turns the end of the file inside a value into errTorn.
+func torn(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errTorn
+	}
+	return err
+}
+
+// object calls field for each key with the walk before the key's value; field takes the value with raw, skip, object or array.
+func (d *document) object(field func(key string) error) error {
+	if err := d.expect('{'); err != nil {
+		return err
+	}
+	if c, err := d.peek(); err != nil {
+		return torn(err)
+	} else if c == '}' {
+		_, err = d.byte()
+		return err
+	}
+	for {
+		key, err := d.key()
+		if err != nil {
+			return err
+		}
+		if err := field(key); err != nil {
+			return err
+		}
+		more, err := d.next('}')
+		if err != nil || !more {
+			return err
+		}
+	}
+}
+
+func (d *document) key() (string, error) {
+	c, err := d.peek()
+	if err != nil {
+		return "", torn(err)
+	}
+	if c != '"' {
+		return "", fmt.Errorf("%q where a key is expected", c)
+	}
+	raw, err := d.raw()
+	if err != nil {
+		return "", err
+	}
+	var key string
+	if err := decode(raw, &key); err != nil {
+		return "", fmt.Errorf("key: %w", err)
+	}
+	return key, d.expect(':')
+}
+
+// array calls element for each element with the walk before it.
+func (d *document) array(element func(i int) error) error {
+	if err := d.expect('['); err != nil {
+		return err
+	}
+	if c, err := d.peek(); err != nil {
+		return torn(err)
+	} else if c == ']' {
+		_, err = d.byte()
+		return err
+	}
+	for i := 0; ; i++ {
+		if _, err := d.peek(); err != nil {
+			return torn(err)
+		}
+		if err := element(i); err != nil {
+			return err
+		}
+		more, err := d.next(']')
+		if err != nil || !more {
+			return err
+		}
+	}
+}
+
+// next takes the comma between elements, or the closing byte.
+func (d *document) next(closing byte) (more bool, err error) {
+	c, err := d.peek()
+	if err != nil {
+		return false, torn(err)
+	}
+	if c != ',' && c != closing {
+		return false, fmt.Errorf("%q where ',' or %q is expected", c, closing)
+	}
+	_, err = d.byte()
+	return c == ',', err
+}
+
+// raw takes the next value and returns its bytes, which are the caller's. errTooLong when it is over the limit: it was skipped.
+func (d *document) raw() ([]byte, error) {
+	var b bytes.Buffer
+	n, err := d.value(&b)
+	if err != nil {
+		return b.Bytes(), err
+	}
+	if n > int64(d.limit) {
+		return b.Bytes(), errTooLong
+	}
+	return b.Bytes(), nil
+}
+
+// skip takes the next value and forgets it.
+func (d *document) skip() error {
+	_, err := d.value(nil)
+	return err
+}
+
+// value takes one value and writes at most limit bytes of it to keep.
+func (d *document) value(keep *bytes.Buffer) (n int64, err error) {
+	first, err := d.peek()
+	if err != nil {
+		return 0, torn(err)
+	}
+	depth, inString, escaped := 0, false, false
+	scalar := first != '{' && first != '[' && first != '"'
+	for {
+		c, err := d.byte()
+		if err != nil {
+			if scalar && errors.Is(err, io.EOF) && n > 0 {
+				return n, nil
+			}
+			return n, torn(err)
+		}
+		if scalar && (c == ',' || c == '}' || c == ']' || c == ' ' || c == '\t' || c == '\r' || c == '\n') {
+			d.unread(c)
+			if n == 0 {
+				return 0, fmt.Errorf("%q where a value is expected", c)
+			}
+			return n, nil
+		}
+		if n++; keep != nil && keep.Len() < d.limit {
+			keep.WriteByte(c)
+		}
+		switch {
+		case inString:
+			switch {
+			case escaped:
+				escaped = false
+			case c == '\\':
+				escaped = true
+			case c == '"':
+				inString = false
+			}
+		case c == '"':
+			inString = true
+		case c == '{' || c == '[':
+			if depth++; depth > maxDepth {
+				return n, fmt.Errorf("nested deeper than %d", maxDepth)
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+		if !scalar && depth == 0 && !inString {
+			return n, nil
+		}
+	}
+}
