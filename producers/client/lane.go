@@ -177,7 +177,9 @@ func (l *lane) sort(ctx context.Context, batch []*Future, err error) []*Future {
 	}
 }
 
-func permanent(err error) bool { return errors.Is(err, ErrRefused) || errors.Is(err, schemas.ErrTooLarge) }
+func permanent(err error) bool {
+	return errors.Is(err, ErrRefused) || errors.Is(err, schemas.ErrTooLarge)
+}
 
 // pause backs off exponentially with jitter, and at least as long as the server asked for.
 func (l *lane) pause(ctx context.Context, attempt int, err error) {
