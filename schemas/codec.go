@@ -20,12 +20,19 @@ const (
 	maxTenant      = 63
 	maxSource      = 256
 	maxHeaders     = 64
+	maxEnvelope    = 4096
+	// A dead letter keeps this much of what it describes, so that it always fits into a record.
+	maxReason    = 4096
+	maxHeaderKey = 256
 )
 
 // typePrefix stands before the kind in the CloudEvents type.
 const typePrefix = "nextstate.v1."
 
-const timeLayout = time.RFC3339Nano
+const (
+	timeLayout  = time.RFC3339Nano
+	contentType = "application/protobuf"
+)
 
 // Encode turns an event into the record that is appended: the envelope in headers (CloudEvents 1.0, Kafka binary mode), the payload in
 // deterministic Protobuf. It refuses an event that Decode would refuse.
@@ -45,22 +52,41 @@ func Encode(e Event) (Record, error) {
 		return Record{}, fmt.Errorf("%s %s: %d bytes, at most %d are allowed: put large content into the blob store: %w",
 			kind.Name, e.ID, len(value), limit, ErrTooLarge)
 	}
-	headers := make([]Header, 0, 9)
-	add := func(k, v string) { headers = append(headers, Header{Key: k, Value: []byte(v)}) }
+	key, headers := envelope(e, kind)
+	return Record{Topic: kind.Topic, Time: e.LogTime, Key: key, Headers: headers, Value: value}, nil
+}
+
+// envelope writes key and headers into one buffer, because a stage writes millions of them.
+func envelope(e Event, kind Kind) (key []byte, headers []Header) {
+	const fixed = len("1.0") + len(typePrefix) + len(timeLayout) + len(contentType) + 1
+	buf := make([]byte, 0, fixed+len(e.ID)+len(kind.Name)+len(e.Source)+2*len(e.Session)+2*len(e.Tenant)+len(e.TraceParent))
+	cut := func(from int) []byte { return buf[from:len(buf):len(buf)] }
+	headers = make([]Header, 0, 9)
+	add := func(k, v string) {
+		at := len(buf)
+		buf = append(buf, v...)
+		headers = append(headers, Header{Key: k, Value: cut(at)})
+	}
+	buf = append(append(append(buf, e.Tenant...), '/'), e.Session...)
+	key = cut(0)
 	add("ce_specversion", "1.0")
 	add("ce_id", e.ID)
-	add("ce_type", typePrefix+kind.Name)
+	at := len(buf)
+	buf = append(append(buf, typePrefix...), kind.Name...)
+	headers = append(headers, Header{Key: "ce_type", Value: cut(at)})
 	add("ce_source", e.Source)
 	add("ce_subject", e.Session)
 	if !e.Time.IsZero() {
-		add("ce_time", e.Time.UTC().Format(timeLayout))
+		at := len(buf)
+		buf = e.Time.UTC().AppendFormat(buf, timeLayout)
+		headers = append(headers, Header{Key: "ce_time", Value: cut(at)})
 	}
 	add("ce_tenant", e.Tenant)
 	if e.TraceParent != "" {
 		add("traceparent", e.TraceParent)
 	}
-	add("content-type", "application/protobuf")
-	return Record{Topic: kind.Topic, Time: e.LogTime, Key: Key(e.Tenant, e.Session), Headers: headers, Value: value}, nil
+	add("content-type", contentType)
+	return key, headers
 }
 
 func valueLimit(k Kind) int {
@@ -96,48 +122,60 @@ func decodeEnvelope(r Record) (Event, Kind, error) {
 		return Event{}, Kind{}, fmt.Errorf("%d headers, at most %d are allowed", len(r.Headers), maxHeaders)
 	}
 	e := Event{Position: Position{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset}, LogTime: r.Time}
-	var version, typ, timestamp string
+	var version, id, typ, source, subject, timestamp, tenant, traceparent []byte
 	for _, h := range r.Headers {
 		switch h.Key {
 		case "ce_specversion":
-			version = string(h.Value)
+			version = h.Value
 		case "ce_id":
-			e.ID = string(h.Value)
+			id = h.Value
 		case "ce_type":
-			typ = string(h.Value)
+			typ = h.Value
 		case "ce_source":
-			e.Source = string(h.Value)
+			source = h.Value
 		case "ce_subject":
-			e.Session = string(h.Value)
+			subject = h.Value
 		case "ce_time":
-			timestamp = string(h.Value)
+			timestamp = h.Value
 		case "ce_tenant":
-			e.Tenant = string(h.Value)
+			tenant = h.Value
 		case "traceparent":
-			e.TraceParent = string(h.Value)
+			traceparent = h.Value
 		}
 	}
-	if version != "1.0" {
+	if string(version) != "1.0" {
 		return Event{}, Kind{}, fmt.Errorf("ce_specversion %.20q is not 1.0: no CloudEvents record", version)
 	}
-	name, ok := strings.CutPrefix(typ, typePrefix)
-	kind, known := kindByName[name]
+	name, ok := bytes.CutPrefix(typ, []byte(typePrefix))
+	kind, known := kindByName[string(name)]
 	if !ok || !known {
 		return Event{}, Kind{}, fmt.Errorf("ce_type %.60q is not known to this version", typ)
 	}
 	if r.Topic != "" && r.Topic != kind.Topic {
 		return Event{}, Kind{}, fmt.Errorf("%s belongs to topic %s, not %s", name, kind.Topic, r.Topic)
 	}
-	if timestamp != "" {
-		t, err := time.Parse(timeLayout, timestamp)
-		if err != nil {
+	if len(timestamp) > 0 {
+		if err := e.Time.UnmarshalText(timestamp); err != nil {
 			return Event{}, Kind{}, fmt.Errorf("ce_time %.40q is not RFC 3339", timestamp)
 		}
-		e.Time = t.UTC()
+		e.Time = e.Time.UTC()
 	}
-	if want := Key(e.Tenant, e.Session); !bytes.Equal(r.Key, want) {
-		return Event{}, Kind{}, fmt.Errorf("key %.80q is not tenant/session %.80q", r.Key, want)
+	if n := len(tenant); len(r.Key) != n+1+len(subject) || !bytes.Equal(r.Key[:n], tenant) || r.Key[n] != '/' || !bytes.Equal(r.Key[n+1:], subject) {
+		return Event{}, Kind{}, fmt.Errorf("key %.80q is not tenant/session %.80q", r.Key, Key(string(tenant), string(subject)))
 	}
+	// One string holds the whole envelope: it lives as long as the event, and is one allocation instead of five.
+	if n := len(id) + len(source) + len(tenant) + len(subject) + len(traceparent); n > maxEnvelope {
+		return Event{}, Kind{}, fmt.Errorf("%s: an envelope of %d bytes, at most %d are allowed", name, n, maxEnvelope)
+	}
+	var all strings.Builder
+	all.Grow(len(id) + len(source) + len(tenant) + len(subject) + len(traceparent))
+	for _, part := range [...][]byte{id, source, tenant, subject, traceparent} {
+		all.Write(part)
+	}
+	rest := all.String()
+	take := func(n int) (s string) { s, rest = rest[:n], rest[n:]; return s }
+	e.ID, e.Source, e.Tenant = take(len(id)), take(len(source)), take(len(tenant))
+	e.Session, e.TraceParent = take(len(subject)), take(len(traceparent))
 	return e, kind, nil
 }
 
@@ -178,7 +216,7 @@ func DeadLetter(stage, reason string, r Record) Event {
 		tenant, session = "unknown", "unknown"
 	}
 	d := &DeadLettered{
-		Stage: stage, Reason: strings.ToValidUTF8(reason, "\uFFFD"), Key: truncated(r.Key, 4096),
+		Stage: stage, Reason: validPrefix(reason, maxReason), Key: truncated(r.Key, 4096),
 		Origin: &DeadLettered_Position{Position: &LogPosition{Topic: r.Topic, Partition: uint32(r.Partition), Offset: uint64(r.Offset)}}, //nolint:gosec // positions read from the log are not negative
 	}
 	if !r.Time.IsZero() {
@@ -186,7 +224,7 @@ func DeadLetter(stage, reason string, r Record) Event {
 		d.RecordTimeMs = &ms
 	}
 	for _, h := range r.Headers[:min(len(r.Headers), maxHeaders)] {
-		d.Headers = append(d.Headers, &RecordHeader{Key: strings.ToValidUTF8(h.Key, "\uFFFD"), Value: truncated(h.Value, 4096)})
+		d.Headers = append(d.Headers, &RecordHeader{Key: validPrefix(h.Key, maxHeaderKey), Value: truncated(h.Value, 4096)})
 	}
 	const room = MaxRecordBytes - 1<<20
 	d.Value, d.Truncated = truncated(r.Value, room), len(r.Value) > room
@@ -197,3 +235,8 @@ func DeadLetter(stage, reason string, r Record) Event {
 }
 
 func truncated(b []byte, limit int) []byte { return b[:min(len(b), limit)] }
+
+// validPrefix keeps at most limit bytes and replaces what is not UTF-8, which may make it up to three times as long.
+func validPrefix(s string, limit int) string {
+	return strings.ToValidUTF8(s[:min(len(s), limit)], "\uFFFD")
+}

@@ -41,12 +41,19 @@ func hashID(domain string, parts ...string) string {
 
 // CheckID reports whether id is a UUID in canonical form (36 lower-case characters).
 func CheckID(id string) error {
-	u, err := uuid.Parse(id)
-	if err != nil || u.String() != id {
-		return errors.New("id is not a UUID in canonical form")
+	if len(id) != 36 {
+		return errID
+	}
+	for i := range len(id) {
+		c := id[i]
+		if dash := i == 8 || i == 13 || i == 18 || i == 23; dash != (c == '-') || !dash && (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return errID
+		}
 	}
 	return nil
 }
+
+var errID = errors.New("id is not a UUID in canonical form")
 
 // Key is the record key of a session: tenant "/" session.
 func Key(tenant, session string) []byte { return []byte(tenant + "/" + session) }

@@ -3,8 +3,10 @@ package schemas
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protojson"
 )
@@ -52,6 +54,9 @@ func EncodeJSON(e Event) ([]byte, error) {
 // a new UUIDv7, so that only events with an id can be sent again safely. Position fields are ignored.
 func DecodeJSON(b []byte, tenant, source string) (Event, error) {
 	var j envelopeJSON
+	if !utf8.Valid(b) { // encoding/json would put U+FFFD in its place
+		return Event{}, errors.New("not valid UTF-8")
+	}
 	if err := json.Unmarshal(b, &j); err != nil {
 		return Event{}, fmt.Errorf("not a CloudEvents object: %w", err)
 	}

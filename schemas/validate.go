@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
 )
 
 // maxItems bounds every repeated field that a stage walks; real sessions stay far below.
@@ -27,16 +30,19 @@ func (e Event) validate() error {
 	if err := CheckSession(e.Session); err != nil {
 		return err
 	}
-	if y := e.Time.Year(); !e.Time.IsZero() && (y < 1970 || y > 9999) {
+	if y := e.Time.UTC().Year(); !e.Time.IsZero() && (y < 1970 || y > 9999) {
 		return errors.New("time is outside 1970 to 9999")
 	}
 	if len(e.TraceParent) > 64 || strings.ContainsFunc(e.TraceParent, func(c rune) bool { return c < 0x20 || c > 0x7e }) {
 		return errors.New("traceparent is not a W3C trace context")
 	}
+	if e.Payload == nil || !e.Payload.ProtoReflect().IsValid() {
+		return errors.New("payload is missing")
+	}
 	return validatePayload(e.Payload)
 }
 
-func validatePayload(payload any) error {
+func validatePayload(payload proto.Message) error {
 	switch p := payload.(type) {
 	case *ActionTaken:
 		return validateAction(p)
@@ -64,27 +70,32 @@ func validatePayload(payload any) error {
 		if p.GetAction() == nil || p.GetCloseReason() == CloseReason_CLOSE_REASON_UNSPECIFIED {
 			return errors.New("action and close_reason are needed")
 		}
-		return errors.Join(CheckID(p.GetTurnId()), validateAction(p.GetAction()), validateObservations(p.GetNextState()))
+		return errors.Join(
+			CheckID(p.GetTurnId()), validateAction(p.GetAction()), validateObservations(p.GetNextState()),
+			bounded("feedback", len(p.GetFeedback())), bounded("source_ids", len(p.GetSourceIds())), finite("outcome", p.GetOutcome().GetScore()),
+		)
 	case *VoteCast:
 		return errors.Join(CheckID(p.GetTurnId()), ternary("vote", p.Vote))
 	case *TurnJudged:
-		return errors.Join(CheckID(p.GetTurnId()), ternary("score", p.Score), finite("mean_vote", p.GetMeanVote()))
+		return errors.Join(CheckID(p.GetTurnId()), ternary("score", p.Score), finite("mean_vote", p.GetMeanVote()),
+			finite("outcome", p.GetOutcome()), finite("step_reward", p.GetStepReward()))
 	case *HintVoteCast:
 		return errors.Join(CheckID(p.GetTurnId()), ternary("decision", p.Decision))
 	case *TeacherScored:
-		return errors.Join(CheckID(p.GetTurnId()), finiteAll("logprobs", p.GetLogprobs()), validateTopK(p.GetTopK(), len(p.GetLogprobs())))
+		return validateTeacher(p)
 	case *HintSelected:
 		if p.GetHint() == "" {
 			return errors.New("hint is needed")
 		}
-		return CheckID(p.GetTurnId())
+		return errors.Join(CheckID(p.GetTurnId()), optionalTeacher(p.GetTeacher()))
 	case *HintAbsent:
 		return CheckID(p.GetTurnId())
 	case *SampleAssembled:
 		if p.GetKind() == SampleKind_SAMPLE_KIND_UNSPECIFIED {
 			return errors.New("kind is needed")
 		}
-		return errors.Join(CheckID(p.GetTurnId()), finite("reward", p.GetReward()), validateTokens(p.GetTokens()))
+		return errors.Join(CheckID(p.GetTurnId()), finite("reward", p.GetReward()), finite("step_reward", p.GetStepReward()),
+			validateTokens(p.GetTokens()), validateSampling(p.GetSampling()), optionalTeacher(p.GetTeacher()))
 	case *TurnSkipped:
 		if p.GetReason() == "" {
 			return errors.New("reason is needed")
@@ -112,6 +123,23 @@ func validatePayload(payload any) error {
 	}
 }
 
+func optionalTeacher(t *TeacherScored) error {
+	if t == nil {
+		return nil
+	}
+	if err := validateTeacher(t); err != nil {
+		return fmt.Errorf("teacher: %w", err)
+	}
+	return nil
+}
+
+func validateTeacher(t *TeacherScored) error {
+	return errors.Join(
+		CheckID(t.GetTurnId()), finite("temperature", t.GetTemperature()), finiteAll("logprobs", t.GetLogprobs()),
+		finiteAll("logprobs_at_student", t.GetLogprobsAtStudent()), validateTopK(t.GetTopK(), len(t.GetLogprobs())),
+	)
+}
+
 func validateAction(a *ActionTaken) error {
 	switch {
 	case a.GetKind() == TurnKind_TURN_KIND_UNSPECIFIED:
@@ -130,7 +158,8 @@ func validateAction(a *ActionTaken) error {
 		bounded("context.messages", len(a.GetContext().GetMessages())),
 		optionalID("context.parent_turn_id", a.GetContext().ParentTurnId),
 		optionalID("parent_turn_id", a.ParentTurnId),
-		validateTokens(a.GetTokens()),
+		validateTokens(a.GetTokens()), validateSampling(a.GetSampling()),
+		finite("usage.cost_usd", a.GetUsage().GetCostUsd()),
 	)
 }
 
@@ -157,6 +186,10 @@ func validateTokens(t *Tokens) error {
 	)
 }
 
+func validateSampling(s *Sampling) error {
+	return errors.Join(finite("sampling.temperature", s.GetTemperature()), finite("sampling.top_p", s.GetTopP()), finite("sampling.min_p", s.GetMinP()))
+}
+
 func validateTopK(t *TopK, rows int) error {
 	if t == nil {
 		return nil
@@ -166,16 +199,30 @@ func validateTopK(t *TopK, rows int) error {
 		return fmt.Errorf("top_k: %d ids and %d log-probs are not %d x %d", len(t.GetIds()), len(t.GetLogprobs()), rows, k)
 	}
 	for r := range rows {
-		row := t.GetIds()[r*k : (r+1)*k]
-		for i := range row {
-			for j := range i {
-				if row[i] == row[j] {
-					return fmt.Errorf("top_k: id %d twice in row %d", row[i], r)
-				}
-			}
+		if id, twice := repeated(t.GetIds()[r*k : (r+1)*k]); twice {
+			return fmt.Errorf("top_k: id %d twice in row %d", id, r)
 		}
 	}
 	return finiteAll("top_k.logprobs", t.GetLogprobs())
+}
+
+// repeated finds an id that a row has twice. Rows are short; a long one is sorted first, so that no event takes quadratic time.
+func repeated(row []uint32) (id uint32, twice bool) {
+	if len(row) > 32 {
+		row = slices.Sorted(slices.Values(row))
+		for i := range len(row) - 1 {
+			if row[i] == row[i+1] {
+				return row[i], true
+			}
+		}
+		return 0, false
+	}
+	for i := range row {
+		if slices.Contains(row[:i], row[i]) {
+			return row[i], true
+		}
+	}
+	return 0, false
 }
 
 func validateObservations(obs []*Observation) error {

@@ -37,7 +37,7 @@ func (e *HTTPError) Is(target error) bool {
 		e.Status != http.StatusTooManyRequests && e.Status != http.StatusRequestTimeout
 }
 
-// HTTP returns an Appender that posts events to a gateway, for example "http://127.0.0.1:8080", with an API key. hc nil means a client
+// HTTP returns an Appender that posts events to a gateway, for example "http://127.0.0.1:8484", with an API key. hc nil means a client
 // with a timeout of one minute. A failed Append returns a *PartialError that tells which records were taken; the Client retries the rest.
 func HTTP(url, key string, hc *http.Client) schemas.Appender {
 	if hc == nil {

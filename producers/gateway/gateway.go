@@ -28,7 +28,7 @@ type Keys interface {
 
 // Config of a Gateway. The zero value of a field means its default.
 type Config struct {
-	// Addr is where Serve's caller listens. Default "127.0.0.1:8080".
+	// Addr is where Serve's caller listens. Default "127.0.0.1:8484".
 	Addr string `json:"addr"`
 	// MaxBodyBytes bounds one request. Default 32 MiB.
 	MaxBodyBytes int64 `json:"max_body_bytes"`
@@ -74,7 +74,7 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	if c.Addr == "" {
-		c.Addr = "127.0.0.1:8080"
+		c.Addr = "127.0.0.1:8484"
 	}
 	set(&c.MaxBodyBytes, 32<<20)
 	set(&c.MaxInFlightBytes, 256<<20)
@@ -143,7 +143,7 @@ func (g *Gateway) Handler() http.Handler {
 func (g *Gateway) Listen(ctx context.Context) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", g.cfg.Addr)
 	if err != nil {
-		return nil, fmt.Errorf("gateway: %w: choose another address with gateway.addr", err)
+		return nil, fmt.Errorf("gateway: %w: choose another HTTP address", err)
 	}
 	return l, nil
 }
