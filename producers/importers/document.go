@@ -3,6 +3,7 @@ package importers
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,11 +15,21 @@ const MaxRecord = 64 << 20
 // maxDepth bounds nesting. encoding/json stops at 10,000 by itself; transcripts stay below 50.
 const maxDepth = 1000
 
-// errTooLong: the record is over MaxRecord. It was skipped, and the walk can go on behind it.
-var errTooLong = fmt.Errorf("the record is over %d MiB", MaxRecord>>20)
+// structureError says what is wrong with the JSON of a file; other errors are the disk's.
+type structureError string
 
-// errTorn: the file ends inside the value.
-var errTorn = errors.New("the file ends inside this record: it is cut off")
+func (e structureError) Error() string { return string(e) }
+
+func structuref(format string, args ...any) error {
+	return structureError(fmt.Sprintf(format, args...))
+}
+
+const (
+	// errTooLong: the record is over MaxRecord. It was skipped, and the walk can go on behind it.
+	errTooLong = structureError("the record is over 64 MiB")
+	// errTorn: the file ends inside the value.
+	errTorn = structureError("the file ends inside this record: it is cut off")
+)
 
 // document walks one JSON value as it streams by, element by element, so that a file of any size needs the memory of one element. It checks
 // structure only; the caller decodes (and so validates) the elements that it takes. For one goroutine.
@@ -27,6 +38,7 @@ type document struct {
 	offset int64 // of the next byte, in the source
 	line   int64 // of the next byte, from 1; 0 when the walk began in the middle
 	limit  int
+	nodes  int // of the shape so far
 }
 
 func newDocument(r io.Reader, offset, line int64) *document {
@@ -74,7 +86,7 @@ func (d *document) expect(want byte) error {
 		return torn(err)
 	}
 	if c != want {
-		return fmt.Errorf("%q where %q is expected", c, want)
+		return structuref("%q where %q is expected", c, want)
 	}
 	_, err = d.byte()
 	return err
@@ -120,7 +132,7 @@ func (d *document) key() (string, error) {
 		return "", torn(err)
 	}
 	if c != '"' {
-		return "", fmt.Errorf("%q where a key is expected", c)
+		return "", structuref("%q where a key is expected", c)
 	}
 	raw, err := d.raw()
 	if err != nil {
@@ -128,7 +140,7 @@ func (d *document) key() (string, error) {
 	}
 	var key string
 	if err := decode(raw, &key); err != nil {
-		return "", fmt.Errorf("key: %w", err)
+		return "", structuref("key: %v", err)
 	}
 	return key, d.expect(':')
 }
@@ -158,6 +170,83 @@ func (d *document) array(element func(i int) error) error {
 	}
 }
 
+// elements pulls the elements of an array one by one. For one goroutine.
+type elements struct {
+	d     *document
+	begun bool
+	over  bool
+}
+
+// Next returns the next element and its line; io.EOF behind the last one. After errTooLong the walk can go on, after any other error it is over.
+func (e *elements) Next() (raw []byte, line int64, err error) {
+	if e.over {
+		return nil, 0, io.EOF
+	}
+	more := true
+	if !e.begun {
+		e.begun = true
+		var c byte
+		if err = e.d.expect('['); err == nil {
+			c, err = e.d.peek()
+		}
+		if err == nil && c == ']' {
+			more = false
+			_, err = e.d.byte()
+		}
+	} else {
+		more, err = e.d.next(']')
+	}
+	if err != nil || !more {
+		e.over = true
+		if err == nil {
+			err = io.EOF
+		} else {
+			err = torn(err)
+		}
+		return nil, e.d.line, err
+	}
+	if _, err = e.d.peek(); err != nil {
+		e.over = true
+		return nil, e.d.line, torn(err)
+	}
+	line = e.d.line
+	raw, err = e.d.raw()
+	if err != nil && !errors.Is(err, errTooLong) {
+		e.over = true
+	}
+	return raw, line, err
+}
+
+// each calls do for every element; what is wrong with the file goes to out.Malformed. It returns the error of do, of the disk or of ctx.
+// whole is false when the array was cut off.
+func (e *elements) each(ctx context.Context, out *Emitter, do func(raw []byte, line int64) error) (whole bool, err error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return false, err
+		}
+		raw, line, err := e.Next()
+		var broken structureError
+		switch {
+		case errors.Is(err, io.EOF):
+			return true, nil
+		case errors.As(err, &broken):
+			if err := out.Malformed(ctx, line, err.Error(), raw); err != nil {
+				return false, err
+			}
+			if e.over {
+				return false, nil
+			}
+			continue
+		case err != nil:
+			return false, err
+		}
+		out.At(line)
+		if err := do(raw, line); err != nil {
+			return false, err
+		}
+	}
+}
+
 // next takes the comma between elements, or the closing byte.
 func (d *document) next(closing byte) (more bool, err error) {
 	c, err := d.peek()
@@ -165,7 +254,7 @@ func (d *document) next(closing byte) (more bool, err error) {
 		return false, torn(err)
 	}
 	if c != ',' && c != closing {
-		return false, fmt.Errorf("%q where ',' or %q is expected", c, closing)
+		return false, structuref("%q where ',' or %q is expected", c, closing)
 	}
 	_, err = d.byte()
 	return c == ',', err
@@ -209,7 +298,7 @@ func (d *document) value(keep *bytes.Buffer) (n int64, err error) {
 		if scalar && (c == ',' || c == '}' || c == ']' || c == ' ' || c == '\t' || c == '\r' || c == '\n') {
 			d.unread(c)
 			if n == 0 {
-				return 0, fmt.Errorf("%q where a value is expected", c)
+				return 0, structuref("%q where a value is expected", c)
 			}
 			return n, nil
 		}
@@ -230,7 +319,7 @@ func (d *document) value(keep *bytes.Buffer) (n int64, err error) {
 			inString = true
 		case c == '{' || c == '[':
 			if depth++; depth > maxDepth {
-				return n, fmt.Errorf("nested deeper than %d", maxDepth)
+				return n, structuref("nested deeper than %d", maxDepth)
 			}
 		case c == '}' || c == ']':
 			depth--

@@ -1,6 +1,7 @@
 package importers
 
 import (
+	"container/list"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -48,7 +49,7 @@ type Emitter struct {
 	report Report
 
 	line      int64
-	live      []*Session // in order of appearance, for EndSessions
+	live      list.List // of *Session, in order of appearance, for EndSessions
 	batch     []schemas.Record
 	batchSize int
 }
@@ -155,8 +156,8 @@ func (e *Emitter) flush(ctx context.Context) error {
 
 // finish ends what is left open, if the user asked for it, and flushes.
 func (e *Emitter) finish(ctx context.Context) error {
-	for len(e.live) > 0 {
-		if err := e.live[0].Done(ctx); err != nil {
+	for e.live.Len() > 0 {
+		if err := e.live.Front().Value.(*Session).Done(ctx); err != nil { //nolint:forcetypeassert // only sessions are put in
 			return err
 		}
 	}

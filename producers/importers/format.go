@@ -21,9 +21,11 @@ type Format struct {
 // file and a line here.
 func Formats() []Format {
 	return []Format{
-		// atif, mini-swe-agent, swe-agent
+		atifFormat(),
+		miniSWEAgentFormat(),
+		sweAgentFormat(),
 		// pi, claudecode
-		// openai: last, other formats have its keys too
+		openAIFormat(), // last: other formats have its keys too
 	}
 }
 

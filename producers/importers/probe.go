@@ -16,6 +16,7 @@ const (
 	probeItems   = 5
 	probeText    = 200
 	probeKeys    = 200
+	probeNodes   = 20_000 // in all: a hostile file must not fill the memory with keys
 )
 
 // Probe is what detection looks at: the shape of a file's beginning.
@@ -129,7 +130,7 @@ func (d *document) shape(depth int) (*Shape, error) {
 	case c == '{' && depth > 0:
 		s.keys = map[string]*Shape{}
 		return s, d.object(func(key string) error {
-			if len(s.keys) >= probeKeys {
+			if d.nodes++; len(s.keys) >= probeKeys || len(key) > probeText || d.nodes > probeNodes {
 				return d.skip()
 			}
 			v, err := d.shape(depth - 1)
@@ -140,7 +141,7 @@ func (d *document) shape(depth int) (*Shape, error) {
 		})
 	case c == '[' && depth > 0:
 		return s, d.array(func(i int) error {
-			if i >= probeItems {
+			if d.nodes++; i >= probeItems || d.nodes > probeNodes {
 				return d.skip()
 			}
 			v, err := d.shape(depth - 1)
@@ -176,7 +177,7 @@ func (s *Source) probe() (Probe, error) {
 		return Probe{}, err
 	}
 	p := Probe{first: printable(head[:n])}
-	d := s.Document(s.start, 1)
+	d := s.Document(s.start, s.line)
 	whole, err := d.shape(probeDepth)
 	if err == nil {
 		if _, err := d.peek(); errors.Is(err, io.EOF) {

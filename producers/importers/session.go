@@ -1,8 +1,8 @@
 package importers
 
 import (
+	"container/list"
 	"context"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +18,7 @@ type Session struct {
 	ID string
 
 	out     *Emitter
+	alive   *list.Element // nil after Done
 	counted bool
 	ended   bool
 	last    Turn
@@ -37,7 +38,7 @@ type Turn struct {
 // Session opens a session. id is the source's own; it is counted with its first event. The caller keeps one Session an id and file.
 func (e *Emitter) Session(id string) *Session {
 	s := &Session{ID: SessionID(id), out: e}
-	e.live = append(e.live, s)
+	s.alive = e.live.PushBack(s)
 	return s
 }
 
@@ -159,13 +160,19 @@ func (s *Session) End(ctx context.Context, at time.Time, reason string, obs ...*
 	return err
 }
 
+// Leave says that the file has no more of the session, and another file goes on with it.
+func (s *Session) Leave() {
+	if s.alive != nil {
+		s.out.live.Remove(s.alive)
+		s.alive = nil
+	}
+	s.pending, s.pendingBytes = nil, 0
+}
+
 // Done says that the file has no more of the session. Where the user chose that the files will not grow (Options.EndSessions), a session
 // without an end is ended.
 func (s *Session) Done(ctx context.Context) error {
-	if i := slices.Index(s.out.live, s); i >= 0 {
-		s.out.live = slices.Delete(s.out.live, i, i+1)
-	}
-	s.pending, s.pendingBytes = nil, 0
+	s.Leave()
 	if !s.out.opts.EndSessions {
 		return nil
 	}

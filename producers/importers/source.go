@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -27,6 +28,7 @@ type Source struct {
 
 	at       io.ReaderAt
 	start    int64 // behind a byte order mark
+	line     int64 // number of the first line
 	size     int64
 	dir      fs.FS // of the file, nil for a reader
 	closers  []func() error
@@ -43,7 +45,7 @@ type sized interface {
 
 // openSource prepares r. Compressed data and readers that cannot seek are first copied to a temporary file, which is deleted by close.
 func openSource(name string, r io.Reader, dir fs.FS) (*Source, error) {
-	s := &Source{Name: name, dir: dir}
+	s := &Source{Name: name, dir: dir, line: 1}
 	at, size, ok := inPlace(r)
 	if !ok {
 		head := bufio.NewReader(r)
@@ -183,6 +185,84 @@ func (s *Source) Sibling(name string) (fs.File, error) {
 
 // Siblings is the folder of the file, nil when the source is no file.
 func (s *Source) Siblings() fs.FS { return s.dir }
+
+// value returns the bytes of the value that a shape stands for; nil when it is absent. Errors are those of a document.
+func (s *Source) value(shape *Shape) ([]byte, error) {
+	if shape == nil {
+		return nil, nil
+	}
+	return s.Document(shape.Offset, shape.Line).raw()
+}
+
+// inner is a source of one record of this one, which is a document of its own. It is read like the file, from memory.
+func (s *Source) inner(raw []byte, line int64) (*Source, error) {
+	in := &Source{Name: s.Name, at: bytes.NewReader(raw), size: int64(len(raw)), dir: s.dir, line: line}
+	p, err := in.probe()
+	in.Probe = p
+	return in, err
+}
+
+// documents calls read for each document of the source: the file itself, the elements of an array, or the lines of a JSONL file.
+func (s *Source) documents(ctx context.Context, out *Emitter, read func(doc *Source) error) error {
+	root := s.Probe.Root()
+	if s.Probe.Document && (root == nil || root.Type != '[') {
+		return read(s)
+	}
+	one := func(raw []byte, line int64) error {
+		out.At(line)
+		if err := checkObject(raw); err != nil {
+			return out.Malformed(ctx, line, err.Error(), raw)
+		}
+		doc, err := s.inner(raw, line)
+		if err != nil {
+			return err
+		}
+		return read(doc)
+	}
+	if s.Probe.Document {
+		list := &elements{d: s.Document(root.Offset, root.Line)}
+		_, err := list.each(ctx, out, one)
+		return err
+	}
+	return s.eachLine(ctx, out, one)
+}
+
+// eachLine calls do for every line that is not blank; lines that are too long or cut off go to out.Malformed.
+func (s *Source) eachLine(ctx context.Context, out *Emitter, do func(raw []byte, line int64) error) error {
+	lines := s.Lines()
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		line, err := lines.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		out.At(line.Number)
+		if line.Err != nil {
+			err = out.Malformed(ctx, line.Number, line.Err.Error(), line.Data)
+		} else {
+			err = do(line.Data, line.Number)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// checkObject reports why a record is no JSON object.
+func checkObject(raw []byte) error {
+	if !valid(raw) {
+		return errors.New("not JSON")
+	}
+	if raw = bytes.TrimSpace(raw); raw[0] != '{' {
+		return fmt.Errorf("not an object: %s", printable(raw))
+	}
+	return nil
+}
 
 // Line is one line of a JSONL file.
 type Line struct {
