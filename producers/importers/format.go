@@ -24,7 +24,8 @@ func Formats() []Format {
 		atifFormat(),
 		miniSWEAgentFormat(),
 		sweAgentFormat(),
-		// pi, claudecode
+		piFormat(),
+		claudeFormat(),
 		openAIFormat(), // last: other formats have its keys too
 	}
 }

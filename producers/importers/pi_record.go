@@ -1,0 +1,256 @@
+package importers
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// piEntry is one line of an OpenClaw or pi session, the header included.
+type piEntry struct {
+	Type      string          `json:"type"`
+	ID        string          `json:"id"`
+	ParentID  json.RawMessage `json:"parentId"`
+	Timestamp string          `json:"timestamp"`
+	Message   json.RawMessage `json:"message"`
+	Summary   string          `json:"summary"`
+
+	// Of a compaction.
+	FirstKeptEntryID    string `json:"firstKeptEntryId"`
+	FirstKeptEntryIndex *int   `json:"firstKeptEntryIndex"`
+	// Of a custom_message.
+	Content json.RawMessage `json:"content"`
+	// Of the header.
+	Version       *int   `json:"version"`
+	ParentSession string `json:"parentSession"`
+	BranchedFrom  string `json:"branchedFrom"`
+
+	message piMessage
+	blocks  []piBlock
+}
+
+type piMessage struct {
+	Role       string          `json:"role"`
+	Content    json.RawMessage `json:"content"`
+	Provider   string          `json:"provider"`
+	Model      string          `json:"model"`
+	ResponseID string          `json:"responseId"`
+	StopReason string          `json:"stopReason"`
+	Usage      *piUsage        `json:"usage"`
+	Millis     float64         `json:"timestamp"`
+	// Of a toolResult.
+	ToolCallID string `json:"toolCallId"`
+	ToolName   string `json:"toolName"`
+	IsError    *bool  `json:"isError"`
+	// Of a bashExecution.
+	Command            string   `json:"command"`
+	Output             string   `json:"output"`
+	ExitCode           *float64 `json:"exitCode"`
+	ExcludeFromContext bool     `json:"excludeFromContext"`
+	// Of a branchSummary or compactionSummary.
+	Summary string `json:"summary"`
+}
+
+type piUsage struct {
+	Input      *float64 `json:"input"`
+	Output     *float64 `json:"output"`
+	CacheRead  *float64 `json:"cacheRead"`
+	CacheWrite *float64 `json:"cacheWrite"`
+	Cost       *struct {
+		Total *float64 `json:"total"`
+	} `json:"cost"`
+}
+
+type piBlock struct {
+	Type      string          `json:"type"`
+	Text      string          `json:"text"`
+	Thinking  string          `json:"thinking"`
+	ID        string          `json:"id"`
+	Name      string          `json:"name"`
+	Arguments json.RawMessage `json:"arguments"`
+	Data      string          `json:"data"`
+	MimeType  string          `json:"mimeType"`
+
+	raw json.RawMessage
+}
+
+// piTypes are the types of entry that the reader knows.
+var piTypes = map[string]bool{
+	"message": true, "model_change": true, "thinking_level_change": true, "compaction": true, "branch_summary": true, "custom": true,
+	"custom_message": true, "label": true, "session_info": true, "session": true,
+}
+
+// parsePi decodes a line. object says that it is a JSON object: v1 counts entries by those.
+func parsePi(line []byte) (e piEntry, known, object bool, err error) {
+	if len(line) == 0 || line[0] != '{' {
+		if valid(line) {
+			return e, true, false, errNoObject
+		}
+		return e, true, false, errors.New("not JSON")
+	}
+	err = decode(line, &e)
+	var shape *json.UnmarshalTypeError
+	if err != nil && !errors.As(err, &shape) {
+		return e, true, false, fmt.Errorf("not JSON: %w", err)
+	}
+	if !piTypes[e.Type] {
+		return e, false, true, nil
+	}
+	if err != nil {
+		return e, true, true, fmt.Errorf("%s: %w", e.Type, err)
+	}
+	switch e.Type {
+	case "message":
+		err = e.parseMessage()
+	case "custom_message":
+		e.blocks, err = piBlocks(e.Content)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", e.Type, err)
+	}
+	return e, true, true, err
+}
+
+func (e *piEntry) parseMessage() error {
+	if len(e.Message) == 0 || e.Message[0] != '{' {
+		return errors.New("message is no object")
+	}
+	if err := decode(e.Message, &e.message); err != nil {
+		return fmt.Errorf("message: %w", err)
+	}
+	var err error
+	switch e.message.Role {
+	case "":
+		return errors.New("message has no role")
+	case "user", "assistant", "toolResult", "custom", "hookMessage":
+		e.blocks, err = piBlocks(e.message.Content)
+	}
+	return err
+}
+
+// piBlocks decodes content: a string, or blocks.
+func piBlocks(raw json.RawMessage) ([]piBlock, error) {
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, errors.New("content is missing")
+	}
+	if raw[0] == '"' {
+		var s string
+		if err := decode(raw, &s); err != nil {
+			return nil, fmt.Errorf("content: %w", err)
+		}
+		if s == "" {
+			return nil, nil
+		}
+		return []piBlock{{Type: "text", Text: s}}, nil
+	}
+	var list []json.RawMessage
+	if err := decode(raw, &list); err != nil {
+		return nil, errors.New("content is neither a string nor a list of blocks")
+	}
+	blocks := make([]piBlock, len(list))
+	for i, b := range list {
+		if len(b) == 0 || b[0] != '{' {
+			return nil, fmt.Errorf("content[%d] is no block", i)
+		}
+		if err := decode(b, &blocks[i]); err != nil {
+			return nil, fmt.Errorf("content[%d]: %w", i, err)
+		}
+		blocks[i].raw = b
+	}
+	return blocks, nil
+}
+
+// root reports whether the entry says that it has no parent. An entry of v1 does not say.
+func (e *piEntry) root() bool { return string(e.ParentID) == "null" }
+
+// parent is the id of the parent entry, "" for none.
+func (e *piEntry) parent() string {
+	var id string
+	if len(e.ParentID) == 0 || decode(e.ParentID, &id) != nil {
+		return "" // another shape than a string names no entry
+	}
+	return id
+}
+
+// time is when the entry was written, zero when it says nothing that can be read. That of an assistant message is the end of the call.
+func (e *piEntry) time() time.Time {
+	if t, err := time.Parse(time.RFC3339, e.Timestamp); err == nil {
+		return t.UTC()
+	}
+	if ms := e.message.Millis; ms > 0 && ms < 1e14 {
+		return time.UnixMilli(int64(ms)).UTC()
+	}
+	return time.Time{}
+}
+
+// kind is what an entry is to the conversation.
+func (e *piEntry) kind() piKind {
+	switch e.Type {
+	case "compaction":
+		return piCompaction
+	case "branch_summary", "custom_message":
+		return piContext
+	case "message":
+	default:
+		return piSilent
+	}
+	switch e.message.Role {
+	case "user":
+		return e.userKind()
+	case "assistant":
+		switch {
+		case e.message.Provider == "openclaw" && (e.message.Model == "delivery-mirror" || e.message.Model == "gateway-injected"):
+			return piSilent // a copy of what was delivered, or a notice of the gateway
+		case len(e.blocks) == 0:
+			return piEmpty
+		}
+		return piAction
+	case "toolResult":
+		return piResult
+	case "bashExecution":
+		return piBash
+	case "custom", "hookMessage", "branchSummary", "compactionSummary":
+		return piContext
+	}
+	return piSilent
+}
+
+// userKind tells a person's words from prompts that OpenClaw writes by itself.
+func (e *piEntry) userKind() piKind {
+	_, words := piWords(e.text())
+	words = strings.TrimSpace(words)
+	switch {
+	case strings.HasPrefix(words, "[cron:"), strings.HasPrefix(words, "Pre-compaction memory flush"),
+		strings.HasPrefix(words, "Read HEARTBEAT.md"), strings.Contains(words, "reply HEARTBEAT_OK"):
+		return piPrompt
+	}
+	return piReply
+}
+
+// text is the entry's text, for comparing.
+func (e *piEntry) text() string {
+	var b strings.Builder
+	for _, block := range e.blocks {
+		switch {
+		case block.Type == "text":
+			b.WriteString(block.Text)
+		case block.Type == "image":
+			b.WriteString(block.Data)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// piEnvelope is what OpenClaw writes before a user's words: who sent them, in fenced JSON, and the time in brackets.
+var piEnvelope = regexp.MustCompile("\\A(?s:(?:[A-Z][^\\n]{0,80}\\(untrusted[^\\n)]{0,80}\\):\\n```json\\n.*?\\n```\\s*)*)" +
+	`(?:\[[^\]\n]{0,200}\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}[^\]\n]{0,40}\] ?)?`)
+
+// piWords splits a user's text into OpenClaw's prefix and the words.
+func piWords(s string) (prefix, words string) {
+	n := len(piEnvelope.FindString(s))
+	return s[:n], s[n:]
+}
