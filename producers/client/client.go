@@ -150,8 +150,7 @@ func (c *Client) Close(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 		c.stop()
-		<-drained
-		return fmt.Errorf("client: closed before everything was acknowledged: %w", ctx.Err())
+		return errors.Join(fmt.Errorf("client: closed before everything was acknowledged: %w", ctx.Err()), <-drained)
 	}
 }
 

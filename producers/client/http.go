@@ -129,7 +129,7 @@ func (a *httpAppender) post(ctx context.Context, body []byte, sent []int, errs [
 	if err != nil {
 		return all(err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // the body was read; its Close has nothing more to say
+	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes))
 	if err != nil {
 		return all(err)

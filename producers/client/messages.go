@@ -2,7 +2,7 @@ package client
 
 import "github.com/nextstate-rl/nextstate/schemas"
 
-// System, User and Assistant make the messages of a conversation; Tool makes the answer to a tool call.
+// System makes the message that sets the policy up.
 func System(text string) *schemas.Message { return message(schemas.Role_ROLE_SYSTEM, text) }
 
 // User makes a message of the person.

@@ -73,7 +73,8 @@ func splitLines(r *bufio.Reader, maxEvent int, each func(raw []byte, err error) 
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue
 		}
-		if err != nil && !errors.Is(err, io.EOF) {
+		last := errors.Is(err, io.EOF)
+		if err != nil && !last {
 			return err
 		}
 		raw := bytes.TrimSpace(line)
@@ -87,7 +88,7 @@ func splitLines(r *bufio.Reader, maxEvent int, each func(raw []byte, err error) 
 				return cause
 			}
 		}
-		if err != nil {
+		if last {
 			return nil
 		}
 		line, size = line[:0], 0

@@ -323,7 +323,11 @@ func TestHealth(t *testing.T) {
 		"log": func(context.Context) error { return missing }, "keys": func(context.Context) error { return nil },
 	})
 	get := func(path string) (int, string) {
-		resp, err := d.Client().Get(d.URL + path)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := d.Client().Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
