@@ -81,7 +81,11 @@ func Run(ctx context.Context, stage Stage, log schemas.Log, o RunOptions) error 
 	o.Logger = o.Logger.With("stage", stage.Name)
 	return log.Own(ctx, GroupPrefix+stage.Name, stage.Topic, func(ctx context.Context, claim schemas.Claim) error {
 		r := &run{stage: stage, log: log, claim: claim, o: o, ctxLog: o.Logger.With("partition", claim.Partition())}
-		return r.run(ctx)
+		err := r.run(ctx)
+		if err != nil { // the log keeps it to itself, and has the next owner start over
+			r.ctxLog.Warn("a partition was given up, it starts over from its last commit", "error", err)
+		}
+		return err
 	})
 }
 
@@ -253,4 +257,16 @@ func cloneRecords(records []schemas.Record) []schemas.Record {
 		out[i] = r
 	}
 	return out
+}
+
+// Next reads from a stage's commit which record it processes next; -1 when it did not commit yet. The commit's own offset is lower: it is
+// where the state is rebuilt from. Lag is the end of the partition minus Next.
+func Next(c schemas.Commit) (int64, error) {
+	n := note{Next: c.Offset}
+	if c.Note != "" {
+		if err := json.Unmarshal([]byte(c.Note), &n); err != nil {
+			return 0, fmt.Errorf("the note of a commit at offset %d is not a stage's: %w", c.Offset, err)
+		}
+	}
+	return n.Next, nil
 }
