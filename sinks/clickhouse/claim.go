@@ -42,33 +42,31 @@ func (s *Sink) own(ctx context.Context, c schemas.Claim) error {
 		return err
 	}
 	p.next, p.fresh = recorded.last+1, recorded.last < 0
-	start := p.next
-	if !recorded.empty() {
-		start = recorded.first
-	}
-	if err := s.retry(ctx, "clickhouse", func() (err error) {
-		p.seen, err = newSeen(ctx, s.conn, p.topic, p.partition, start)
-		return err
-	}); err != nil {
-		return err
-	}
 	messages, tools := newRecent(20_000), newRecent(1_000)
 	for i := range p.batches {
 		p.batches[i] = newBatch(p.topic, p.partition, messages, tools)
 	}
-	if !recorded.empty() {
-		if err := p.repeat(ctx, recorded); err != nil {
-			return err
-		}
+	if err := p.recover(ctx, recorded); err != nil {
+		return err
 	}
 	return p.follow(ctx)
 }
 
-// repeat does the recorded range again. Tables that have it already are left alone, whenever that was.
-func (p *claim) repeat(ctx context.Context, recorded span) error {
+// recover learns the ids of the partition, and does the recorded range again unless it is there. Tables that have it already are left alone,
+// whenever that was.
+func (p *claim) recover(ctx context.Context, recorded span) error {
 	done, err := p.done(ctx, recorded)
-	if err != nil || done["events"] {
-		return err // events comes last: the whole range is there
+	if err != nil {
+		return err
+	}
+	if recorded.empty() || done["events"] { // events comes last: the whole range is there
+		if err := p.learn(ctx, p.next); err != nil || recorded.empty() {
+			return err
+		}
+		return p.Commit(ctx, schemas.Commit{Offset: p.next})
+	}
+	if err := p.learn(ctx, recorded.first); err != nil {
+		return err
 	}
 	bounds, err := p.bounds(ctx)
 	if err != nil {
@@ -81,6 +79,11 @@ func (p *claim) repeat(ctx context.Context, recorded span) error {
 	p.lose(ctx, recorded.first, min(from, recorded.last+1))
 	b := p.batches[0]
 	defer p.release(b)
+	weight := min(int64(p.cfg.Bytes), p.cfg.MemoryBytes)
+	if err := p.memory.Acquire(ctx, weight); err != nil {
+		return err
+	}
+	b.held = weight
 	if from <= recorded.last {
 		if err := p.readRange(ctx, b, from, recorded.last); err != nil {
 			return err
@@ -88,6 +91,14 @@ func (p *claim) repeat(ctx context.Context, recorded span) error {
 	}
 	b.span = recorded
 	return p.write(ctx, b, done)
+}
+
+// learn reads the ids before an offset: every id that has a row there, or a repeated one would not be known.
+func (p *claim) learn(ctx context.Context, before int64) error {
+	return p.retry(ctx, "clickhouse", func() (err error) {
+		p.seen, err = newSeen(ctx, p.conn, p.topic, p.partition, before)
+		return err
+	})
 }
 
 // readRange fills one batch with exactly a range.

@@ -61,6 +61,11 @@ func (p *claim) steps(ctx context.Context, b *Batch, done map[string]bool) error
 		if done[t.name] || t.rows == 0 {
 			continue
 		}
+		if t == b.events.table { // the last table: what stands there is finished, dead letters included
+			if err := p.bury(ctx, b.dead); err != nil {
+				return err
+			}
+		}
 		err := p.insert(ctx, b, t)
 		if errors.Is(err, errRefused) {
 			if err := p.isolate(ctx, b, t, err); err != nil {
@@ -77,8 +82,10 @@ func (p *claim) steps(ctx context.Context, b *Batch, done map[string]bool) error
 			return err
 		}
 	}
-	if err := p.bury(ctx, b.dead); err != nil {
-		return err
+	if b.events.rows == 0 {
+		if err := p.bury(ctx, b.dead); err != nil {
+			return err
+		}
 	}
 	if err := p.fault("before commit"); err != nil {
 		return err
@@ -122,6 +129,9 @@ func (p *claim) bury(ctx context.Context, dead []schemas.Event) error {
 // done asks which tables have rows of a range. One row is enough: a table gets the rows of a range in one block, and a block is atomic.
 func (p *claim) done(ctx context.Context, s span) (map[string]bool, error) {
 	done := map[string]bool{}
+	if s.empty() {
+		return done, nil
+	}
 	for _, t := range p.batches[0].tables() {
 		err := p.retry(ctx, "clickhouse", func() error {
 			var n uint64
