@@ -1,9 +1,8 @@
 package importers
 
 import (
+	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"path"
@@ -196,12 +195,13 @@ func (t *atifTrajectory) name(trajectoryID, base string) string {
 	}
 }
 
-// fingerprint tells files of one name apart that say nothing of who they are. It hashes the beginning, which stays when a file grows.
+// fingerprint tells files of one name apart that say nothing of who they are. It hashes the beginning of the document, which stays when the
+// file grows, and is the same in a line of its own and in a file of its own.
 func (s *Source) fingerprint() string {
 	head := make([]byte, 4096)
-	n, _ := s.at.ReadAt(head, s.start) // a failing disk is reported by the reads that follow
-	sum := sha256.Sum256(head[:n])
-	return hex.EncodeToString(sum[:6])
+	n, _ := s.at.ReadAt(head, s.start)                           // a failing disk is reported by the reads that follow
+	raw, _ := newDocument(bytes.NewReader(head[:n]), 0, 1).raw() // cut off or not: the beginning is what counts
+	return hash6(raw)
 }
 
 // firstPart looks at the file that this one continues, for its trajectory id.

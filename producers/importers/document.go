@@ -285,47 +285,82 @@ func (d *document) value(keep *bytes.Buffer) (n int64, err error) {
 	if err != nil {
 		return 0, torn(err)
 	}
-	depth, inString, escaped := 0, false, false
-	scalar := first != '{' && first != '[' && first != '"'
+	scan := valueScan{scalar: first != '{' && first != '[' && first != '"'}
 	for {
-		c, err := d.byte()
-		if err != nil {
-			if scalar && errors.Is(err, io.EOF) && n > 0 {
+		if _, err := d.r.Peek(1); err != nil {
+			if scan.scalar && errors.Is(err, io.EOF) && n > 0 {
 				return n, nil
 			}
 			return n, torn(err)
 		}
-		if scalar && (c == ',' || c == '}' || c == ']' || c == ' ' || c == '\t' || c == '\r' || c == '\n') {
-			d.unread(c)
-			if n == 0 {
-				return 0, structuref("%q where a value is expected", c)
-			}
-			return n, nil
+		chunk, err := d.r.Peek(d.r.Buffered())
+		if err != nil {
+			return n, torn(err)
 		}
-		if n++; keep != nil && keep.Len() < d.limit {
-			keep.WriteByte(c)
+		taken, done, err := scan.take(chunk)
+		if keep != nil {
+			keep.Write(chunk[:min(taken, max(0, d.limit-keep.Len()))])
+		}
+		d.line += int64(bytes.Count(chunk[:taken], []byte{'\n'}))
+		d.offset += int64(taken)
+		n += int64(taken)
+		if _, discardErr := d.r.Discard(taken); discardErr != nil {
+			return n, torn(discardErr)
 		}
 		switch {
-		case inString:
-			switch {
-			case escaped:
-				escaped = false
-			case c == '\\':
-				escaped = true
-			case c == '"':
-				inString = false
-			}
-		case c == '"':
-			inString = true
-		case c == '{' || c == '[':
-			if depth++; depth > maxDepth {
-				return n, structuref("nested deeper than %d", maxDepth)
-			}
-		case c == '}' || c == ']':
-			depth--
-		}
-		if !scalar && depth == 0 && !inString {
+		case err != nil:
+			return n, err
+		case done && n == 0:
+			return 0, structuref("%q where a value is expected", first)
+		case done:
 			return n, nil
 		}
 	}
+}
+
+// valueScan finds the end of a value in chunks of bytes.
+type valueScan struct {
+	scalar, inString, escaped bool
+	depth                     int
+}
+
+// take returns how many bytes of the chunk belong to the value, and whether it ends there.
+func (s *valueScan) take(chunk []byte) (n int, done bool, err error) {
+	if s.scalar {
+		if i := bytes.IndexAny(chunk, ",}] \t\r\n"); i >= 0 {
+			return i, true, nil
+		}
+		return len(chunk), false, nil
+	}
+	for i := 0; i < len(chunk); i++ {
+		c := chunk[i]
+		switch {
+		case s.escaped:
+			s.escaped = false
+		case s.inString:
+			if c == '\\' {
+				s.escaped = true
+			} else if c == '"' {
+				s.inString = false
+				if s.depth == 0 {
+					return i + 1, true, nil
+				}
+			} else if quote := bytes.IndexAny(chunk[i:], "\"\\"); quote > 0 {
+				i += quote - 1 // nothing in between matters
+			} else if quote < 0 {
+				return len(chunk), false, nil
+			}
+		case c == '"':
+			s.inString = true
+		case c == '{' || c == '[':
+			if s.depth++; s.depth > maxDepth {
+				return i + 1, false, structuref("nested deeper than %d", maxDepth)
+			}
+		case c == '}' || c == ']':
+			if s.depth--; s.depth <= 0 {
+				return i + 1, true, nil
+			}
+		}
+	}
+	return len(chunk), false, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -108,10 +109,21 @@ func TestGolden(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(got, want) {
-				t.Errorf("events differ from %s (review, then run with -update):\n%s", file, got)
+				t.Errorf("events differ from %s (review, then run with -update): %s", file, difference(got, want))
 			}
 		})
 	}
+}
+
+// difference shows the first line that differs.
+func difference(got, want []byte) string {
+	g, w := bytes.Split(got, []byte("\n")), bytes.Split(want, []byte("\n"))
+	for i := range min(len(g), len(w)) {
+		if !bytes.Equal(g[i], w[i]) {
+			return fmt.Sprintf("line %d\ngot  %.600s\nwant %.600s", i+1, g[i], w[i])
+		}
+	}
+	return fmt.Sprintf("%d lines, want %d", len(g), len(w))
 }
 
 // uniqueIDs: two events of one file with one id would be one event for everybody who reads the log.

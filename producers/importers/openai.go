@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -150,8 +151,21 @@ func readOpenAI(ctx context.Context, src *Source, out *Emitter) error {
 
 // stream reads a document that is one conversation, message by message: it may be larger than the memory.
 func (r *openAIReader) stream(ctx context.Context, list *Shape) error {
-	c := newOpenAIConversation(r.out, strings.TrimSuffix(r.out.base, ".json")+"~"+r.src.fingerprint())
-	if root := r.src.Probe.Root(); root.Type == '{' {
+	root := r.src.Probe.Root()
+	hash, err := r.src.valueHash(root)
+	if err != nil {
+		return err
+	}
+	var names openAISession
+	for key, to := range map[string]*json.RawMessage{
+		"session_id": &names.SessionID, "conversation_id": &names.ConversationID, "thread_id": &names.ThreadID, "metadata": &names.Metadata,
+	} {
+		if raw, err := r.src.value(root.Key(key)); err == nil {
+			*to = raw
+		}
+	}
+	c := newOpenAIConversation(r.out, r.sessionName(names.explicit(), r.position(root.Line, hash)))
+	if root.Type == '{' {
 		if raw, err := r.src.value(root.Key("tools")); err == nil {
 			c.s.Offer(chatTools(raw))
 		}
@@ -160,11 +174,10 @@ func (r *openAIReader) stream(ctx context.Context, list *Shape) error {
 	messages := &elements{d: r.src.Document(list.Offset, list.Line)}
 	whole, err := messages.each(ctx, r.out, func(raw []byte, line int64) error {
 		var m chatMessage
-		err := decode(raw, &m)
-		if err == nil {
-			err = c.add(ctx, &m)
+		if err := decode(raw, &m); err != nil {
+			return r.out.Malformed(ctx, line, "message: "+err.Error(), raw)
 		}
-		return r.failed(ctx, line, err, raw)
+		return r.failed(ctx, line, c.add(ctx, &m), raw)
 	})
 	if err != nil {
 		return err
@@ -208,7 +221,7 @@ func (r *openAIReader) record(ctx context.Context, raw []byte, line int64) error
 }
 
 func (r *openAIReader) dispatch(ctx context.Context, rec *openAIRecord, raw []byte, line int64) error {
-	position := fmt.Sprintf("%s:%d~%s", r.out.base, line, hash6(raw))
+	position := r.position(line, hash6(raw))
 	switch {
 	case rec.Object == "chat.completion.chunk":
 		return r.pairs.chunk(ctx, raw, position)
@@ -224,6 +237,12 @@ func (r *openAIReader) dispatch(ctx context.Context, rec *openAIRecord, raw []by
 		r.out.Unknown("record with " + strings.Join(keysOf(raw), ","))
 		return nil
 	}
+}
+
+// position names a record that has no id: its file, line and content. A document of one line and the first line of a JSONL file have one
+// position, so that a file may grow.
+func (r *openAIReader) position(line int64, hash string) string {
+	return fmt.Sprintf("%s:%d~%s", r.out.base, line, hash)
 }
 
 // conversation reads a record that is a whole conversation. Some exports repeat the conversation in each record, one reply longer: such a
@@ -355,6 +374,19 @@ func outputText(raw json.RawMessage) (string, error) {
 		}
 	}
 	return strings.Join(all, "\n"), nil
+}
+
+// valueHash is hash6 of a value of any size.
+func (s *Source) valueHash(shape *Shape) (string, error) {
+	d := s.Document(shape.Offset, shape.Line)
+	if err := d.skip(); err != nil && s.failed != nil {
+		return "", s.failed
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(sum, io.NewSectionReader(s, shape.Offset, d.offset-shape.Offset)); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:6]), nil
 }
 
 func hash6(raw []byte) string {

@@ -431,6 +431,7 @@ func (p *openAIPairs) decide(ctx context.Context, s *pairSession, chosen int) er
 		other := &pairSession{Session: p.out.Session(s.ID + "@" + c.records[i])}
 		other.See(c.messages...)
 		action.ParentSession, action.ParentTurnId = &s.ID, optional(parent.ID)
+		action.Usage = nil // the response counts all choices together
 		if c.heads[i].turn, err = other.Action(ctx, c.records[i], c.at, action); err != nil {
 			return err
 		}

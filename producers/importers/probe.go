@@ -108,7 +108,7 @@ func (p Probe) describe() string {
 	switch {
 	case root == nil && p.first == "":
 		return "the file is empty"
-	case root == nil:
+	case root == nil || root.Type != '[' && root.Type != '{':
 		return "the file holds no JSON object; it begins " + p.first
 	case root.Type == '[' && len(root.items) > 0:
 		return "an array whose first element has the keys " + strings.Join(root.items[0].Names(), ", ")
@@ -216,10 +216,14 @@ func (s *Source) probeLines() ([]*Shape, error) {
 		if err != nil {
 			return nil, err
 		}
-		if line.Err != nil || len(line.Data) == 0 || line.Data[0] != '{' {
+		data := line.Data
+		if rest, ok := bytes.CutPrefix(data, []byte("data:")); ok { // a stream as it came over the wire
+			data = bytes.TrimSpace(rest)
+		}
+		if line.Err != nil || len(data) == 0 || data[0] != '{' {
 			continue
 		}
-		d := newDocument(bytes.NewReader(line.Data), 0, line.Number)
+		d := newDocument(bytes.NewReader(data), 0, line.Number)
 		if o, err := d.shape(probeDepth); err == nil {
 			if objects = append(objects, o); len(objects) == probeObjects {
 				break
