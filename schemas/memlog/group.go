@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,12 +19,14 @@ const maxNote = 4000
 type groupKey struct{ group, topic string }
 
 // group is the members of one consumer group in one topic. Partition n belongs to member n modulo their number, in the order in which
-// they joined.
+// they joined. When that changes a new generation begins, and whoever does not follow in time is no member any more.
 type group struct {
-	mu      sync.Mutex
-	members []*member
-	owners  []*claim // by partition; nil: nobody's
-	commits []schemas.Commit
+	mu         sync.Mutex
+	patience   time.Duration
+	generation int
+	members    []*member
+	owners     []*claim // by partition; nil: nobody's
+	commits    []schemas.Commit
 	// changed is closed and replaced when members or owners change.
 	changed chan struct{}
 }
@@ -32,10 +35,13 @@ type group struct {
 type member struct {
 	// stop ends the ownership of all its partitions; nil while it owns none.
 	stop context.CancelFunc
+	// generation is the last one that it has followed.
+	generation int
 }
 
 type claim struct {
 	g         *group
+	member    *member
 	topic     string
 	partition int
 	committed schemas.Commit
@@ -47,7 +53,7 @@ func (l *Log) group(name, topic string) *group {
 	k := groupKey{name, topic}
 	g, ok := l.groups[k]
 	if !ok {
-		g = &group{owners: make([]*claim, l.partitions), commits: make([]schemas.Commit, l.partitions), changed: make(chan struct{})}
+		g = &group{patience: l.options.Handover, owners: make([]*claim, l.partitions), commits: make([]schemas.Commit, l.partitions), changed: make(chan struct{})}
 		for n := range g.commits {
 			g.commits[n] = schemas.Commit{Offset: -1}
 		}
@@ -89,10 +95,8 @@ func (l *Log) Own(ctx context.Context, name, topic string, own func(context.Cont
 func (g *group) join(m *member) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, other := range g.members {
-		if other == m {
-			return
-		}
+	if slices.Contains(g.members, m) {
+		return
 	}
 	g.members = append(g.members, m)
 	g.rebalance()
@@ -101,17 +105,17 @@ func (g *group) join(m *member) {
 func (g *group) leave(m *member) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i, other := range g.members {
-		if other == m {
-			g.members = append(g.members[:i], g.members[i+1:]...)
-			g.rebalance()
-			return
-		}
+	if at := slices.Index(g.members, m); at >= 0 {
+		g.members = slices.Delete(g.members, at, at+1)
+		g.rebalance()
 	}
 }
 
-// rebalance ends everybody's ownership. The caller holds the lock.
+// rebalance ends everybody's ownership and begins a new generation. The caller holds the lock.
 func (g *group) rebalance() {
+	g.generation++
+	generation := g.generation
+	time.AfterFunc(g.patience, func() { g.evict(generation) })
 	for _, m := range g.members {
 		if m.stop != nil {
 			m.stop()
@@ -120,15 +124,43 @@ func (g *group) rebalance() {
 	g.change()
 }
 
+// evict removes the members that have not followed to the generation, and fences them.
+func (g *group) evict(generation int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.generation != generation {
+		return
+	}
+	var follow []*member
+	for _, m := range g.members {
+		if m.generation == generation {
+			follow = append(follow, m)
+			continue
+		}
+		for n, c := range g.owners {
+			if c != nil && c.member == m {
+				g.owners[n] = nil
+			}
+		}
+	}
+	if len(follow) < len(g.members) {
+		g.members = follow
+		g.rebalance()
+	}
+}
+
 // ownUntilChange owns m's partitions until the group's members change (nil), ctx ends (nil), or a handler fails (its error).
 func (l *Log) ownUntilChange(ctx context.Context, g *group, m *member, topic string, own func(context.Context, schemas.Claim) error) error {
 	stopCtx, stop := context.WithCancel(ctx)
 	defer stop()
-	mine := g.begin(m, stop)
+	mine, ok := g.begin(m, stop)
+	if !ok {
+		return nil // evicted since it joined: join again
+	}
 	eg, runCtx := errgroup.WithContext(stopCtx)
 	for _, n := range mine {
 		eg.Go(func() error {
-			c, err := g.take(runCtx, topic, n, l.options.Handover)
+			c, err := g.take(runCtx, m, topic, n)
 			if err != nil {
 				return nil // the ownership ended before it began
 			}
@@ -153,33 +185,31 @@ func (l *Log) ownUntilChange(ctx context.Context, g *group, m *member, topic str
 	return err
 }
 
-// begin returns m's partitions and how they are taken from it.
-func (g *group) begin(m *member, stop context.CancelFunc) []int {
+// begin returns m's partitions in the current generation and notes how they are taken from it; not ok when m is no member.
+func (g *group) begin(m *member, stop context.CancelFunc) (mine []int, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	m.stop = stop
-	var mine []int
-	for n := range g.owners {
-		if g.members[n%len(g.members)] == m {
-			mine = append(mine, n)
-		}
+	at := slices.Index(g.members, m)
+	if at < 0 {
+		return nil, false
 	}
-	return mine
+	m.stop, m.generation = stop, g.generation
+	for n := at; n < len(g.owners); n += len(g.members) {
+		mine = append(mine, n)
+	}
+	return mine, true
 }
 
-// take waits until the former owner of partition n has let go, or for as long as it may take, and makes the caller its owner.
-func (g *group) take(ctx context.Context, topic string, n int, patience time.Duration) (*claim, error) {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	late := false
+// take makes m the owner of partition n once the former owner has let go or was evicted.
+func (g *group) take(ctx context.Context, m *member, topic string, n int) (*claim, error) {
 	for {
 		g.mu.Lock()
 		if err := ctx.Err(); err != nil {
 			g.mu.Unlock()
 			return nil, err
 		}
-		if g.owners[n] == nil || late {
-			c := &claim{g: g, topic: topic, partition: n, committed: g.commits[n]}
+		if g.owners[n] == nil {
+			c := &claim{g: g, member: m, topic: topic, partition: n, committed: g.commits[n]}
 			g.owners[n] = c
 			g.mu.Unlock()
 			return c, nil
@@ -190,8 +220,6 @@ func (g *group) take(ctx context.Context, topic string, n int, patience time.Dur
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-changed:
-		case <-timer.C:
-			late = true
 		}
 	}
 }

@@ -23,8 +23,8 @@ type Log struct {
 
 // Options of a log; the zero value has the defaults.
 type Options struct {
-	// Handover is how long the next owner of a partition waits for the former one to return before it takes over and the former
-	// one is fenced. Default 2 s.
+	// Handover is how long a group waits for an owner to return when partitions move, before it goes on without that member and the
+	// member is fenced. Default 2 s.
 	Handover time.Duration
 	// Backoff is how long a member whose handler failed stays away. Default 10 ms.
 	Backoff time.Duration
@@ -97,6 +97,9 @@ func (l *Log) Append(ctx context.Context, records ...schemas.Record) error {
 	for _, r := range records {
 		if _, err := l.topic(r.Topic); err != nil {
 			return err
+		}
+		if !r.Time.IsZero() && r.Time.UnixMilli() < 0 {
+			return fmt.Errorf("memlog: a record of topic %s has a time before 1970, which no log takes: %s", r.Topic, r.Time.Format(time.RFC3339))
 		}
 		if n := recordSize(r); n > schemas.MaxRecordBytes {
 			return fmt.Errorf("memlog: a record of %d bytes for topic %s, at most %d are allowed: %w", n, r.Topic, schemas.MaxRecordBytes, schemas.ErrTooLarge)
