@@ -141,14 +141,18 @@ func (x *claudeIndex) record(n int32) (claudeRecord, error) {
 
 // actionID is what identifies a model call within its session: the id of its response.
 func (r *claudeRecord) actionID(n *claudeNode) string {
-	switch {
-	case r.message.ID != "":
+	if r.message.ID != "" {
 		return r.message.ID
-	case r.UUID != "":
-		return "uuid:" + r.UUID
-	default:
-		return "line:" + strconv.Itoa(int(n.line))
 	}
+	return r.nodeID(n)
+}
+
+// nodeID is what identifies a record within its session: its id, or its place in the file.
+func (r *claudeRecord) nodeID(n *claudeNode) string {
+	if r.UUID != "" {
+		return "uuid:" + r.UUID
+	}
+	return "line:" + strconv.Itoa(int(n.line))
 }
 
 // ancestors calls yield with the nodes up to nodes[:cut] of a line and of the lines that it left, the newest first, until yield says false.
@@ -229,6 +233,8 @@ type claudeLine struct {
 	convo *claudeConvo
 	// first holds where the session came from, until its first action takes it.
 	first *schemas.ActionTaken
+	// preserved are the records that the last compaction kept, until its summary has been seen.
+	preserved []string
 }
 
 // node writes one record, or all records of one model call. rest is what follows in the line.
@@ -239,8 +245,10 @@ func (w *claudeLine) node(ctx context.Context, n int32, rest []int32) error {
 	case claudeSilent:
 		return nil
 	case claudeBoundary:
+		r, err := w.x.record(n)
 		w.Restart()
-		return nil
+		w.preserved = r.preserved()
+		return err
 	case claudeAction:
 		return w.action(ctx, n, w.interrupted(rest))
 	case claudeReply, claudeSteering, claudeQueued, claudeResult, claudeContext, claudeInterrupted, claudeRefused:
@@ -257,6 +265,11 @@ func (w *claudeLine) node(ctx context.Context, n int32, rest []int32) error {
 		return err
 	}
 	w.See(s.messages...)
+	if r.IsCompactSummary {
+		if err := w.recallPreserved(ctx); err != nil {
+			return err
+		}
+	}
 	for _, o := range s.observations {
 		if o.GetKind() != schemas.ObservationKind_OBSERVATION_KIND_TOOL_RESULT {
 			w.observe(r.time(), o)
@@ -265,7 +278,7 @@ func (w *claudeLine) node(ctx context.Context, n int32, rest []int32) error {
 		}
 	}
 	for i, words := range s.interrupts {
-		w.judge(r.UUID+":"+strconv.Itoa(i), r.time(), words)
+		w.judge(r.nodeID(node)+":"+strconv.Itoa(i), r.time(), words)
 	}
 	return nil
 }

@@ -344,7 +344,7 @@ func (x *claudeIndex) resolve() {
 			x.nodes[r.node].kind = claudeSilent
 		}
 	}
-	x.pending, x.byUUID, x.messages, x.tails, x.queues, x.steered, x.removed = nil, nil, nil, nil, nil, nil, nil
+	x.pending, x.messages, x.tails, x.queues, x.steered, x.removed = nil, nil, nil, nil, nil, nil
 	for c := range x.convos {
 		x.untangle(int32(c)) //nolint:gosec // an index
 	}

@@ -128,6 +128,31 @@ func (w *claudeLine) recall(ctx context.Context, n int32) error {
 	return nil
 }
 
+// recallPreserved sees the records that a compaction kept, behind its summary.
+func (w *claudeLine) recallPreserved(ctx context.Context) error {
+	size := 0
+	seen := map[int32]bool{}
+	for _, id := range w.preserved {
+		n, ok := w.x.byUUID[digest(id)]
+		if !ok {
+			continue
+		}
+		if first := w.x.nodes[n].message; first != noNode {
+			n = first
+		}
+		size += int(w.x.nodes[n].size)
+		if seen[n] || size > prefixBytes || w.x.nodes[n].kind == claudeSilent {
+			continue
+		}
+		seen[n] = true
+		if err := w.recall(ctx, n); err != nil {
+			return err
+		}
+	}
+	w.preserved = nil
+	return nil
+}
+
 // agentOrigin links a sub-agent to the call that started it. The link is in the call's result, in this file or in the session's own.
 func (w *claudeLine) agentOrigin(ctx context.Context) error {
 	c := w.convo

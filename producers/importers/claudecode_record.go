@@ -31,6 +31,7 @@ type claudeRecord struct {
 	Content           json.RawMessage `json:"content"`
 	Attachment        json.RawMessage `json:"attachment"`
 	ToolUseResult     json.RawMessage `json:"toolUseResult"`
+	CompactMetadata   json.RawMessage `json:"compactMetadata"`
 
 	message claudeMessage
 	blocks  []claudeBlock
@@ -210,6 +211,19 @@ func (r *claudeRecord) link() claudeLink {
 		l.AgentID = r.AgentID
 	}
 	return l
+}
+
+// preserved lists the records that a compaction kept in the context behind its summary.
+func (r *claudeRecord) preserved() []string {
+	var m struct {
+		PreservedMessages struct {
+			UUIDs []string `json:"uuids"`
+		} `json:"preservedMessages"`
+	}
+	if len(r.CompactMetadata) == 0 || decode(r.CompactMetadata, &m) != nil {
+		return nil // metadata of another shape keeps nothing that can be found
+	}
+	return m.PreservedMessages.UUIDs
 }
 
 // time is the record's time, zero when it has none that can be read.

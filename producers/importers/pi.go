@@ -70,6 +70,9 @@ func readPi(ctx context.Context, src *Source, out *Emitter) error {
 		r.copied = t.UnixMilli()
 	}
 	r.untangle()
+	if r.copied != 0 && !r.goesOn() {
+		r.out.Warn("every model call was copied from session %s: import that session's file to have them", clip(r.parentSession(), 100))
+	}
 	for i := range r.lines {
 		if err := r.line(ctx, i); err != nil {
 			return err
@@ -210,6 +213,16 @@ func (r *piReader) line(ctx context.Context, li int) error {
 // isCopy reports whether a fork copied the entry from its parent session.
 func (r *piReader) isCopy(n int32) bool {
 	return r.copied != 0 && r.nodes[n].millis != 0 && r.nodes[n].millis < r.copied
+}
+
+// goesOn reports whether a fork has a model call of its own.
+func (r *piReader) goesOn() bool {
+	for i, n := range r.nodes {
+		if n.kind == piAction && !r.isCopy(int32(i)) { //nolint:gosec // an index
+			return true
+		}
+	}
+	return false
 }
 
 // parentSession is the id of the session that a fork came from: the file is named <time>_<id>.jsonl.
