@@ -11,6 +11,8 @@ import (
 
 	"github.com/ebitengine/purego"
 	"golang.org/x/sys/unix"
+
+	"github.com/nextstate-rl/nextstate/ops/embedded/folder"
 )
 
 // childName is the child's os.Args[0]: how MaybeChild knows it, and what ps shows.
@@ -50,7 +52,7 @@ func runChild(arg string) error {
 	}
 	// Both end with the process.
 	go followParent(os.NewFile(uintptr(life), "lifetime"), terminal)
-	go boundLog(spec.logFile())
+	go folder.BoundLog(nil, spec.logFile(), logBytesMax) // every failed query writes a stack trace
 	return local(spec)
 }
 
@@ -92,19 +94,6 @@ func followParent(life, terminal *os.File) {
 	os.Exit(3) // as safe as a power cut: what was acknowledged is in the file system
 }
 
-// boundLog starts the log over when it is long: every failed query writes a stack trace. The writers append, so they go on at the new end.
-func boundLog(path string) {
-	for range time.Tick(10 * time.Second) {
-		info, err := os.Stat(path)
-		if err != nil || info.Size() < logBytesMax {
-			continue
-		}
-		if err := os.Truncate(path, 0); err != nil {
-			fmt.Fprintln(os.Stderr, "start the log over:", err)
-		}
-	}
-}
-
 // local runs `clickhouse local` out of the library until its prompt ends.
 func local(spec childSpec) error {
 	lib, err := purego.Dlopen(spec.Lib, purego.RTLD_NOW|purego.RTLD_GLOBAL)
@@ -125,7 +114,7 @@ func local(spec childSpec) error {
 	args := []string{
 		"clickhouse", "--config-file=" + spec.configFile(), "--path=" + DataDir(spec.Dir), "--logger.level=warning", "--log-level=warning",
 		"--listen_host=127.0.0.1", "--tcp_port=" + strconv.Itoa(spec.TCPPort), "--http_port=" + strconv.Itoa(spec.HTTPPort),
-		"--interactive", "--disable_suggestion", "--enable-progress-table-toggle=0", "--progress=off", "--history_file=/dev/null",
+		"--interactive", "--disable_suggestion", "--enable-progress-table-toggle=0", "--progress=off", "--history_file=" + spec.historyFile(),
 		"--query", opening,
 	}
 	argv := make([]*byte, len(args)+1) // C wants a final null

@@ -2,7 +2,6 @@ package clickhouse
 
 import (
 	"bytes"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/xml"
@@ -11,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/nextstate-rl/nextstate/ops/embedded/folder"
 )
 
 // childSpec is what the parent tells the child, as JSON in its arguments. It holds no secret: arguments are public.
@@ -24,7 +25,10 @@ type childSpec struct {
 func (s childSpec) configFile() string { return filepath.Join(s.Dir, "config.xml") }
 func (s childSpec) usersFile() string  { return filepath.Join(s.Dir, "users.xml") }
 func (s childSpec) portsFile() string  { return filepath.Join(s.Dir, "ports.tsv") }
-func (s childSpec) logFile() string    { return filepath.Join(s.Dir, "server.log") }
+
+// historyFile is the prompt's. It has to be a file of ours: the line editor sets its mode to 0600, which as root would close /dev/null to everybody.
+func (s childSpec) historyFile() string { return filepath.Join(s.Dir, "history") }
+func (s childSpec) logFile() string     { return filepath.Join(s.Dir, "server.log") }
 
 // prepare makes the folder, the password (once) and the engine's configuration (each time: it follows Config).
 func prepare(c Config) (childSpec, string, error) {
@@ -55,7 +59,7 @@ func prepare(c Config) (childSpec, string, error) {
 	if err := os.Remove(spec.portsFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return spec, "", err
 	}
-	password, err := keptPassword(filepath.Join(dir, "password"))
+	password, err := folder.Secret(filepath.Join(dir, "password"))
 	if err != nil {
 		return spec, "", err
 	}
@@ -65,22 +69,6 @@ func prepare(c Config) (childSpec, string, error) {
 	return spec, password, errors.Join(
 		os.WriteFile(spec.configFile(), []byte(config), 0o600),
 		os.WriteFile(spec.usersFile(), []byte(users), 0o600))
-}
-
-// keptPassword reads the file, or makes it with a new password. The rename keeps a crash from leaving half of one.
-func keptPassword(file string) (string, error) {
-	kept, err := os.ReadFile(file)
-	if err == nil && len(kept) > 0 {
-		return strings.TrimSpace(string(kept)), nil
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", err
-	}
-	password := rand.Text()
-	if err := os.WriteFile(file+".new", []byte(password+"\n"), 0o600); err != nil {
-		return "", err
-	}
-	return password, os.Rename(file+".new", file)
 }
 
 func escape(s string) string {

@@ -11,7 +11,7 @@
 //   - Nobody enters without the password, which is made once per data folder and kept there (0600). ClickHouse's own user `default`, which has none,
 //     is needed to open the listeners; it may do nothing else, and its one allowed session is that of the prompt.
 //   - Memory stays under Config.MemoryBytes; a query that needs more fails.
-//   - One data folder, one server: a second one is refused with ErrLocked.
+//   - One data folder, one server: a second one is refused with *folder.LockedError.
 //
 // Read first: server.go (Start), then child.go (what the child does), config.go (what the engine is told).
 package clickhouse

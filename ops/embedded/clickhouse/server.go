@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/nextstate-rl/nextstate/ops/embedded/folder"
 )
 
 // User and Database that a server has.
@@ -24,13 +26,8 @@ const (
 	Database = "nextstate"
 )
 
-// Errors of Start that callers act on.
-var (
-	// ErrLocked: another ClickHouse works on the data folder.
-	ErrLocked = errors.New("another ClickHouse server uses the data folder")
-	// ErrPortTaken: a fixed port is in use. Take others and start again.
-	ErrPortTaken = errors.New("port is in use")
-)
+// ErrPortTaken: a fixed port is in use. Take others and start again.
+var ErrPortTaken = errors.New("port is in use")
 
 // Config of a server.
 type Config struct {
@@ -82,6 +79,7 @@ type Server struct {
 
 // Start runs a server and returns when it answers and has its database. main and TestMain must have called MaybeChild before. ctx bounds the start only;
 // the server runs until Close. The caller watches Done.
+// *folder.LockedError: another one works in Dir.
 func Start(ctx context.Context, c Config, log *slog.Logger) (*Server, error) {
 	if os.Args[0] == childName {
 		return nil, errors.New("clickhouse: this is the child; main (TestMain in tests) has to call clickhouse.MaybeChild first")
@@ -90,7 +88,7 @@ func Start(ctx context.Context, c Config, log *slog.Logger) (*Server, error) {
 		return nil, err
 	}
 	began := time.Now()
-	lock, err := lockFolder(ctx, c.Dir)
+	lock, err := folder.Lock(ctx, c.Dir, endTimeout+5*time.Second)
 	if err != nil {
 		return nil, fmt.Errorf("clickhouse: %w", err)
 	}
@@ -120,10 +118,7 @@ func (s *Server) spawn(spec childSpec, lock *os.File) error {
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(spec.logFile(), spec.logFile()+".1"); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err // the last run's log may say why it ended
-	}
-	out, err := os.OpenFile(spec.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	out, err := folder.NewLog(spec.logFile())
 	if err != nil {
 		return err
 	}
@@ -197,17 +192,10 @@ func (s *Server) query(ctx context.Context, sql string) error {
 
 // failure says why a child ended before it was ready.
 func failure(spec childSpec, exit error) error {
-	said, err := os.ReadFile(spec.logFile())
-	if err != nil {
-		return errors.Join(exit, err)
-	}
-	text := strings.TrimSpace(string(said))
-	if n := len(text) - 3000; n > 0 {
-		text = text[n:]
-	}
+	text := folder.LogTail(spec.logFile())
 	switch {
-	case strings.Contains(text, "Code: 76"):
-		return fmt.Errorf("%w %s; stop that one first, or choose another folder", ErrLocked, spec.Dir)
+	case strings.Contains(text, "Code: 76"): // not one of ours: that would have held the lock
+		return fmt.Errorf("a ClickHouse works in %s; stop it first, or choose another folder", spec.Dir)
 	case strings.Contains(text, "Address already in use"):
 		return fmt.Errorf("%w: %d or %d on 127.0.0.1", ErrPortTaken, spec.TCPPort, spec.HTTPPort)
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/nextstate-rl/nextstate/ops/assets"
 	"github.com/nextstate-rl/nextstate/ops/embedded/clickhouse"
+	"github.com/nextstate-rl/nextstate/ops/embedded/folder"
 )
 
 // TestMain also is the engine's child, and the parent that a test kills.
@@ -132,6 +133,10 @@ func TestServesAndKeeps(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+	// The prompt's line editor sets the mode of its history file: never that of a device.
+	if info, err := os.Stat(os.DevNull); err != nil || info.Mode().Perm() != 0o666 {
+		t.Errorf("%s: %v, mode %v", os.DevNull, err, info.Mode())
+	}
 	c.TCPPort, c.HTTPPort = s.Ports()
 	again := start(t, c)
 	if again.DSN() != dsn {
@@ -183,8 +188,8 @@ func TestStartSaysWhatIsWrong(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := clickhouse.Start(ctx, clickhouse.Config{Dir: dir, Lib: lib}, log); !errors.Is(err, clickhouse.ErrLocked) {
-		t.Errorf("second server on one folder: %v, want ErrLocked", err)
+	if _, err := clickhouse.Start(ctx, clickhouse.Config{Dir: dir, Lib: lib}, log); !errors.As(err, new(*folder.LockedError)) {
+		t.Errorf("second server on one folder: %v, want LockedError", err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
