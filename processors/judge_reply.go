@@ -56,45 +56,67 @@ type cues struct {
 	but, request bool
 }
 
-// add looks through one sentence. asked: the assistant had asked a question, so that a bare no or yes is its answer.
+// add looks through one sentence, clause by clause. asked: the assistant had asked a question, so that a bare no or yes is its answer.
 func (c *cues) add(l *lexicon, s sentence, at int, asked bool) {
+	start := 0
+	for i, w := range s.words {
+		if i > start && l.contrast[w] {
+			c.clause(l, clause{s.words[start:i], false, at, start > 0}, asked)
+			start = i
+		}
+	}
+	c.clause(l, clause{s.words[start:], s.question, at, start > 0 || len(s.words) > 0 && l.contrast[s.words[0]]}, asked)
+}
+
+// clause is a sentence, or the part of one up to a contrast or after it.
+type clause struct {
+	words    []string
+	question bool
+	sentence int
+	contrast bool
+}
+
+func (c *cues) clause(l *lexicon, s clause, asked bool) {
+	c.but = c.but || s.contrast && c.accept != ""
 	words := s.words
 	head, moves := l.head(words)
-	words, praised := mask(words, &l.praise)
-	words, _ = mask(words, &l.neutral)
-	accept, accepted := l.accept.find(words, head)
-	if accepted && (s.question || at > 0 && accept.from > 1 || at == 0 && accept.from > 7) {
-		accepted = false // a word of praise inside a question or a request praises nothing
-	}
-	if accepted && negated(l, words, accept.from) {
-		c.correct, accepted = strings.Join(words[max(0, accept.from-2):accept.to], " "), false
+	words, praised := mask(l, words, &l.praise)
+	words, _ = mask(l, words, &l.neutral)
+	c.takeAccept(l, words, head, s)
+	if praised != "" && c.accept == "" {
+		c.accept = praised
 	}
 	c.takeWrong(l, words, head, s.question)
 	if h, ok := l.correct.find(words, head); ok && c.correct == "" && (!asked || h.phrase.text != "^no") && !isRequest(l, words, head, h.from) {
-		c.correct = h.phrase.text
+		c.correct = h.in(words)
 	}
-	if h, ok := l.redo.find(words, head); ok && c.redo == "" && (h.from <= head+6) {
-		c.redo = h.phrase.text
+	if h, ok := l.redo.find(words, head); ok && c.redo == "" && h.from <= head+6 {
+		c.redo = h.in(words)
 	}
-	c.takeChange(l, words, head, at)
+	c.takeChange(l, words, head, s.sentence)
 	if h, ok := l.moveOn.find(words, head); ok && c.moveOn == "" {
-		c.moveOn = h.phrase.text
+		c.moveOn = h.in(words)
 	}
-	if (accepted || praised != "") && c.accept == "" {
-		c.accept = praised
-		if accepted {
-			c.accept = accept.phrase.text
+	if head < len(words) && l.verbs[words[head]] {
+		c.request = true
+		if moves && c.moveOn == "" {
+			c.moveOn = strings.Join(words[:head+1], " ")
 		}
-		for _, w := range words[min(accept.to, len(words)):] {
-			c.but = c.but || l.contrast[w]
+	}
+}
+
+// takeAccept takes words of praise near the front: inside a question or late in a request they praise nothing.
+func (c *cues) takeAccept(l *lexicon, words []string, head int, s clause) {
+	h, ok := l.accept.find(words, head)
+	switch {
+	case !ok || s.question || s.sentence > 0 && h.from > 1 || h.from > 7:
+	case negated(l, words, h.from) && !strings.HasPrefix(h.phrase.text, "thank"):
+		if c.correct == "" {
+			c.correct = strings.Join(words[max(0, h.from-3):h.to], " ")
 		}
-	} else if c.accept != "" && len(words) > 0 && l.contrast[words[0]] {
-		c.but = true
+	case c.accept == "":
+		c.accept = h.in(words)
 	}
-	if moves && head < len(words) && l.verbs[words[head]] && c.moveOn == "" {
-		c.moveOn = strings.Join(words[:head+1], " ")
-	}
-	c.request = c.request || head < len(words) && l.verbs[words[head]]
 }
 
 // takeWrong takes a word such as "wrong": a correction, or its opposite when it is negated.
@@ -107,7 +129,7 @@ func (c *cues) takeWrong(l *lexicon, words []string, head int, question bool) {
 			c.accept = strings.Join(words[max(0, h.from-2):h.to], " ")
 		}
 	case c.correct == "" && !isRequest(l, words, head, h.from):
-		c.correct = h.phrase.text
+		c.correct = h.in(words)
 	}
 }
 
@@ -126,18 +148,18 @@ func (c *cues) takeChange(l *lexicon, words []string, head, at int) {
 	if at == 0 && h.from > head+12 {
 		return
 	}
-	c.change = h.phrase.text
+	c.change = h.in(words)
 }
 
-// mask blanks the idioms in words, so that their words mean nothing else. It returns the first one.
-func mask(words []string, idioms *phraseIndex) (masked []string, first string) {
+// mask blanks the idioms in words, so that their words mean nothing else; one that is negated stays. It returns the first one.
+func mask(l *lexicon, words []string, idioms *phraseIndex) (masked []string, first string) {
 	for {
-		h, ok := idioms.find(words, -1)
-		if !ok {
+		h, ok := idioms.find(words, 0)
+		if !ok || h.from > 0 && l.negators[words[h.from-1]] {
 			return words, first
 		}
 		if first == "" {
-			first = h.phrase.text
+			first = h.in(words)
 		}
 		words = append([]string(nil), words...)
 		for i := h.from; i < h.to; i++ {

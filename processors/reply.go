@@ -145,7 +145,7 @@ func isWordRune(r rune) bool {
 }
 
 // phrase is a sequence of words. "*" stands for any one word, "*er" for any word with that end, "a|b" for either; ^ at the front: only at
-// the head of a sentence (after words of politeness), $ at the end: only at the end of one.
+// the head of a sentence (or among the words of politeness before it), $ at the end: only at the end of one.
 type phrase struct {
 	text  string
 	words [][]string
@@ -228,13 +228,16 @@ type hit struct {
 	to     int
 }
 
+// in gives the words that were matched.
+func (h hit) in(words []string) string { return strings.Join(words[h.from:h.to], " ") }
+
 // find returns the first phrase in words; head is where the sentence's head is.
 func (x *phraseIndex) find(words []string, head int) (hit, bool) {
 	for i, w := range words {
 		for _, list := range [2][]phrase{x.byFirst[w], x.others} {
 			for k := range list {
 				p := &list[k]
-				if p.head && i != head && i != 0 {
+				if p.head && i > head {
 					continue
 				}
 				if p.at(words, i) {

@@ -41,7 +41,7 @@ var english = &lexicon{
 		thumbs-down only really still again`),
 	steps:    set(`now also next then`),
 	stop:     set(`a an the this that these those it its it's that's is are was were be been am of for in on at by with from as or not do does did me my we our your what how which who where when why there here about into some any`),
-	endings:  []string{"ing", "ies", "es", "ed", "s", "ly", "e"},
+	endings:  []string{"'s", "ing", "ies", "es", "ed", "s", "ly", "e"},
 	negators: set(`not no isn't wasn't aren't don't doesn't didn't never nothing without hardly can't couldn't won't wouldn't none neither nor`),
 	contrast: set(`but however except although though yet only`),
 	verbs: set(`write create build make add implement show give tell explain list find generate draft compute calculate translate summarize summarise run
@@ -99,6 +99,10 @@ var english = &lexicon{
 		that's not wrong
 		that's not a|bad bug|problem|idea|issue
 		no notes
+		no more errors|issues|problems|warnings|bugs|crashes
+		exactly|just|precisely what i|we wanted|needed|meant|had|asked|was|were|need|want
+		exactly|just what the
+		doesn't|don't|didn't|won't crash|fail|break|hang|happen|error|leak anymore
 		sick
 		killed it
 		nailed it`),
@@ -179,10 +183,10 @@ var english = &lexicon{
 		ship it
 		love it|this|that
 		i love|like it|this|that|how
+		i really|do|absolutely|quite love|like
+		exactly it|right|this|that
 		exactly$
 		^exactly
-		exactly what i
-		just what i
 		that's it$
 		that's right|correct|fine|perfect|better|helpful|good|all
 		you're right|correct|awesome|amazing|great
@@ -276,7 +280,8 @@ var english = &lexicon{
 		you missed|forgot|misunderstood|misread|ignored|skipped|omitted|overlooked|broke|deleted|removed|left|misinterpreted|confused|mixed|hallucinated|lied|failed
 		you've missed|forgotten|misunderstood|ignored|left|broken
 		you didn't|don't|haven't|aren't|keep
-		you made a|this|it|up
+		you made a|this|that|it|up
+		^it's|they're * not *
 		you're wrong|mistaken|missing|confusing|not|ignoring|misunderstanding
 		i|we meant|asked|said|told|wanted|specifically|explicitly|needed
 		i|we didn't|don't ask|want|need|mean|say|like|think|see|get|tell
@@ -333,7 +338,8 @@ var english = &lexicon{
 		something else$`),
 	change: index(`
 		^make it|this|that|them|the|these|those|sure
-		^change|shorten|simplify|expand|adjust|modify|tweak|rename|reformat|trim|condense|elaborate|swap|switch|restructure|refine|improve|edit|tone|fix|correct
+		^change|shorten|simplify|expand|adjust|modify|tweak|rename|reformat|trim|condense|swap|switch|restructure|refine|improve|edit|tone|fix
+		^correct it|this|that|the|your|these|those
 		^remove|delete|drop|omit|skip|cut
 		^replace
 		^use
@@ -343,29 +349,28 @@ var english = &lexicon{
 		^keep
 		^convert|turn|translate it|this|that|them
 		^move it|this|that|the
-		^be more|less|*er
+		^be more|less|shorter|longer|simpler|clearer|bigger|smaller|faster|slower|warmer|nicer|darker|lighter|larger|tighter|friendlier|cleaner|easier|brighter|funnier|stronger|softer|louder|quieter|tidier|punchier|broader|deeper|closer|wider|narrower|higher|lower|politer|stricter|looser|calmer
 		^more|less *
-		^*er$
-		^*er please
-		^shorter|longer|simpler|clearer|bigger|smaller|faster|slower|warmer|nicer|darker|lighter|larger|tighter
-		*er please$
+		^shorter|longer|simpler|clearer|bigger|smaller|faster|slower|warmer|nicer|darker|lighter|larger|tighter|friendlier|cleaner|easier|brighter|funnier|stronger|softer|louder|quieter|tidier|punchier|broader|deeper|closer|wider|narrower|higher|lower|politer|stricter|looser|calmer
+		shorter|longer|simpler|clearer|bigger|smaller|faster|slower|warmer|nicer|darker|lighter|larger|tighter|friendlier|cleaner|easier|brighter|funnier|stronger|softer|louder|quieter|tidier|punchier|broader|deeper|closer|wider|narrower|higher|lower|politer|stricter|looser|calmer please$
 		more|less formal|casual|detailed|detail|concise|specific|verbose|technical|friendly|details|examples|polite|professional|precise|please
 		in more|less|simpler|plain|bullet|one|fewer|two|three detail|words|english|points|terms|sentence|sentences|language|paragraph|line
 		too long|short|verbose|formal|casual|complicated|complex|many|much|vague|generic|wordy|technical|simple|slow|big|small|brief|dense|flowery|informal|robotic|loud|dark|bright
 		not detailed|long|short|formal|specific|clear enough
-		a bit|little|tad shorter|longer|more|less|too|simpler
+		a bit|little|tad more|less|too|shorter|longer|simpler|clearer|bigger|smaller|faster|slower|warmer|nicer|darker|lighter|larger|tighter|friendlier|cleaner|easier|brighter|funnier|stronger|softer|louder|quieter|tidier|punchier|broader|deeper|closer|wider|narrower|higher|lower|politer|stricter|looser|calmer
 		bit too
 		instead
 		rather than
 		without the|any|using|these|those|all
-		could|can be *er|more|less
+		could|can be more|less|shorter|longer|simpler|clearer|bigger|smaller|faster|slower|warmer|nicer|darker|lighter|larger|tighter|friendlier|cleaner|easier|brighter|funnier|stronger|softer|louder|quieter|tidier|punchier|broader|deeper|closer|wider|narrower|higher|lower|politer|stricter|looser|calmer
 		i'd|would|i prefer|rather
 		i prefer
 		needs to|more|less be
 		need more|less
 		what about *ing
 		fewer *
-		no emojis|emoji|bullet|bullets|markdown|jargon|comments|lists|tables|headings|more`),
+		no emojis|emoji|bullet|bullets|markdown|jargon|comments|lists|tables|headings
+		no more *`),
 	moveOn: index(`
 		^moving on
 		moving on
