@@ -1,0 +1,172 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nextstate-rl/nextstate/ops"
+)
+
+// Doctor checks the machine and the installation.
+type Doctor struct {
+	Offline bool `help:"Check this machine only; start or ask no server."`
+}
+
+// Help explains the command.
+func (Doctor) Help() string {
+	return `Checks what nextstate needs, each with its remedy: the platform, package clients, fetched assets, the data folder and its disk, the servers (started
+for the check unless 'up' runs), and whether everything in the log is in the history exactly once.`
+}
+
+// check is one line of the doctor's findings.
+type check struct {
+	Name   string `json:"name"`
+	State  string `json:"state"` // ok, warning, failed
+	Detail string `json:"detail"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// Run makes all checks; it fails when one of them does.
+func (d Doctor) Run(ctx context.Context, g *Globals) error {
+	checks := []check{platform(), client(ctx, "npm", "fetches ClickHouse and PostgreSQL", "install Node.js"), client(ctx, "mvn", "fetches Apache Kafka for the tests only", "install Maven")}
+	checks = append(checks, client(ctx, "java", "runs Apache Kafka in the tests only", "install a JRE 17 or later"))
+	checks = append(checks, d.assets(g)...)
+	checks = append(checks, dataFolder(g.Data))
+	if !d.Offline {
+		checks = append(checks, servers(ctx, g)...)
+	}
+	failed := 0
+	for _, c := range checks {
+		if c.State == "failed" {
+			failed++
+		}
+	}
+	if g.JSON {
+		if err := g.printJSON(checks); err != nil {
+			return err
+		}
+	} else {
+		for _, c := range checks {
+			g.printf("%-8s %-22s %s\n", c.State, c.Name, c.Detail)
+			if c.Remedy != "" && c.State != "ok" {
+				g.printf("%31s remedy: %s\n", "", c.Remedy)
+			}
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d checks failed", failed)
+	}
+	return nil
+}
+
+func platform() check {
+	c := check{Name: "platform", State: "ok", Detail: runtime.GOOS + "/" + runtime.GOARCH}
+	if c.Detail != "linux/amd64" {
+		c.State, c.Remedy = "warning", "the embedded ClickHouse and PostgreSQL are for linux/amd64: give addresses of your own servers"
+	}
+	return c
+}
+
+// client looks for a package client; none is needed once the assets are there.
+func client(ctx context.Context, name, why, remedy string) check {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return check{name, "warning", "not found; " + why, remedy}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	flag := "--version"
+	if name == "java" {
+		flag = "-version"
+	}
+	out, err := exec.CommandContext(ctx, path, flag).CombinedOutput()
+	if err != nil {
+		return check{name, "warning", "does not run: " + err.Error(), remedy}
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	return check{Name: name, State: "ok", Detail: line + "; " + why}
+}
+
+func (Doctor) assets(g *Globals) []check {
+	store, err := g.assets()
+	if err != nil {
+		return []check{{"assets", "failed", err.Error(), ""}}
+	}
+	var checks []check
+	for _, s := range store.List() {
+		c := check{Name: "asset " + s.Name, State: "ok", Detail: s.Version + " in " + s.Dir}
+		if !s.Present {
+			c.State, c.Detail, c.Remedy = "warning", s.Version+" is not fetched yet", "it is fetched on first need, or now by: nextstate assets fetch "+s.Name
+		}
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+// dataFolder checks that the folder can be written and has room.
+func dataFolder(dir string) check {
+	c := check{Name: "data folder", State: "ok"}
+	existing := dir
+	for {
+		if _, err := os.Stat(existing); err == nil {
+			break
+		} else if !errors.Is(err, os.ErrNotExist) || existing == filepath.Dir(existing) {
+			return check{c.Name, "failed", err.Error(), "choose another --data"}
+		}
+		existing = filepath.Dir(existing)
+	}
+	if err := unix.Access(existing, unix.W_OK); err != nil {
+		return check{c.Name, "failed", existing + " cannot be written", "choose another --data"}
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(existing, &fs); err != nil {
+		return check{c.Name, "failed", err.Error(), "choose another --data"}
+	}
+	free := fs.Bavail * uint64(fs.Bsize) //nolint:gosec // a block size is positive
+	c.Detail = fmt.Sprintf("%s, %.1f GB free", dir, float64(free)/1e9)
+	if free < 2e9 {
+		c.State, c.Remedy = "warning", "2 GB or more are needed for real use: make room, or choose another --data"
+	}
+	return c
+}
+
+// servers opens the whole system and audits the history.
+func servers(ctx context.Context, g *Globals) []check {
+	var checks []check
+	err := g.with(ctx, ops.NeedAll, func(ctx context.Context, s *ops.System) error {
+		how := "started for this check"
+		if s.Attached {
+			how = "of the running up"
+		}
+		e := s.Endpoints()
+		checks = append(
+			checks,
+			check{Name: "log", State: "ok", Detail: fmt.Sprintf("%v, %s", e.Brokers, how)},
+			check{Name: "clickhouse", State: "ok", Detail: masked(e.ClickHouse)},
+			check{Name: "postgres", State: "ok", Detail: masked(e.Postgres)},
+		)
+		bad, rows, err := ops.Audit(ctx, s)
+		if err != nil {
+			return err
+		}
+		audit := check{Name: "history", State: "ok", Detail: fmt.Sprintf("%d rows, each event once in its table", rows)}
+		if len(bad) > 0 {
+			audit.State, audit.Detail, audit.Remedy = "failed", "rows that stand twice in "+strings.Join(bad, ", "), "please report this with the output of: nextstate sql 'SELECT * FROM audit'"
+		}
+		checks = append(checks, audit)
+		return nil
+	})
+	if err != nil {
+		checks = append(checks, check{"servers", "failed", err.Error(), "see the message; logs are in the data folder"})
+	}
+	return checks
+}

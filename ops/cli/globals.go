@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nextstate-rl/nextstate/ops"
+	"github.com/nextstate-rl/nextstate/ops/telemetry"
+	"github.com/nextstate-rl/nextstate/sinks/clickhouse"
+)
+
+// Globals are the flags of every command. Each can be set by flag, by environment (NEXTSTATE_ and its name), or in the configuration file
+// (kafka: {brokers: ...} sets --kafka-brokers), in that order.
+type Globals struct {
+	Config string `help:"Configuration file (YAML). Default: config.yaml in the data folder, when it exists." placeholder:"FILE" type:"path"`
+	Data   string `help:"Folder of the embedded servers and everything they store." default:"${data}" placeholder:"DIR" type:"path"`
+	Tenant string `help:"Tenant for imported and queried events." default:"default"`
+	JSON   bool   `help:"Print data as JSON." name:"json"`
+
+	Kafka struct {
+		Brokers     []string      `help:"Kafka brokers (host:port). Empty: the embedded broker." placeholder:"ADDR"`
+		TopicPrefix string        `help:"Prefix of all topic names."`
+		Partitions  int           `help:"Partitions of each topic; cannot change later." default:"4"`
+		Replication int           `help:"Replication factor on your own Kafka." default:"1"`
+		Retention   time.Duration `help:"How long the log keeps records (ClickHouse keeps them for good)." default:"168h"`
+		TLS         bool          `help:"Use TLS to the brokers." name:"tls"`
+		CA          string        `help:"CA certificate file for TLS." name:"ca" type:"path"`
+		SASL        string        `help:"SASL mechanism." name:"sasl" enum:"none,plain,scram-sha-256,scram-sha-512" default:"none"`
+		Username    string        `help:"SASL user."`
+		Password    string        `help:"SASL password." secret:""`
+		Fsync       bool          `help:"Embedded broker: fsync every append (survives power loss; slower)."`
+	} `embed:"" prefix:"kafka-" group:"Kafka"`
+
+	ClickHouse struct {
+		DSN  string `help:"ClickHouse, native (clickhouse://user:password@host:9000/database). Empty: embedded." name:"dsn" secret:""`
+		HTTP string `help:"Its HTTP interface, for 'sql' (http://user:password@host:8123/?database=database). Default: from the DSN, port 8123." name:"http" secret:""`
+	} `embed:"" prefix:"clickhouse-" group:"Stores"`
+
+	Postgres struct {
+		DSN string `help:"PostgreSQL (postgres://user:password@host/database). Empty: embedded." name:"dsn" secret:""`
+	} `embed:"" prefix:"postgres-" group:"Stores"`
+
+	Pair struct {
+		IdleTimeout time.Duration `help:"A session without events for so long (in log time) has ended." default:"30m"`
+	} `embed:"" prefix:"pair-" group:"Derivation"`
+
+	Evaluate struct {
+		Judges []string `help:"Judges in the order in which they are asked: rules, openai." default:"rules"`
+	} `embed:"" prefix:"evaluate-" group:"Derivation"`
+
+	Direct struct {
+		Finders []string `help:"Hint finders in the order in which they are asked: rules, openai." default:"rules"`
+	} `embed:"" prefix:"direct-" group:"Derivation"`
+
+	Judge struct {
+		URL         string        `help:"OpenAI-compatible endpoint of the openai judge and hint finder, up to and including /v1." name:"url"`
+		Model       string        `help:"Model to ask."`
+		APIKey      string        `help:"API key of the endpoint." name:"api-key" secret:""`
+		Votes       int           `help:"Independent votes a turn (m)." default:"3"`
+		Temperature float64       `help:"Sampling temperature of the votes." default:"0.6"`
+		Timeout     time.Duration `help:"Limit of one request." default:"60s"`
+		Concurrency int           `help:"Requests at a time." default:"8"`
+	} `embed:"" prefix:"judge-" group:"Derivation"`
+
+	Sink struct {
+		Rows  int           `help:"Most rows in one batch." default:"10000"`
+		Bytes int           `help:"Most bytes in one batch." default:"16777216"`
+		Age   time.Duration `help:"Longest wait before a batch is written." default:"200ms"`
+	} `embed:"" prefix:"sink-" group:"Sinks"`
+
+	HTTP struct {
+		Addr string `help:"Address of the HTTP endpoint (POST /v1/events)." default:"127.0.0.1:8484"`
+	} `embed:"" prefix:"http-" group:"Serving"`
+
+	Telemetry struct {
+		Addr         string `help:"Private address of /metrics, /healthz, /readyz and pprof. Port 0: a free one." default:"127.0.0.1:0"`
+		OTLPEndpoint string `help:"OTLP/HTTP collector for traces. Empty: none." name:"otlp-endpoint"`
+		LogLevel     string `help:"Least level that is logged." enum:"debug,info,warn,error" default:"warn"`
+		LogFormat    string `help:"Form of the log on standard error." enum:"text,json" default:"text"`
+	} `embed:"" prefix:"" group:"Telemetry"`
+
+	Assets struct {
+		Cache      string `help:"Folder of fetched servers and libraries. Default: the user's cache folder." type:"path"`
+		Prefetched string `help:"Folder filled by 'assets fetch --to', for machines without registries." type:"path"`
+	} `embed:"" prefix:"assets-" group:"Assets"`
+
+	out, errOut io.Writer
+}
+
+// DefaultData is where data goes unless --data says otherwise.
+func DefaultData() string {
+	if d := os.Getenv("XDG_DATA_HOME"); d != "" {
+		return filepath.Join(d, "nextstate")
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return ".nextstate"
+	}
+	return filepath.Join(home, ".local", "share", "nextstate")
+}
+
+// Bind sets where output goes. main calls it once.
+func (g *Globals) Bind(out, errOut io.Writer) { g.out, g.errOut = out, errOut }
+
+// settings turns the flags into the configuration of the components.
+func (g *Globals) settings() ops.Config {
+	c := ops.Config{Dir: g.Data, Tenant: g.Tenant, Fsync: g.Kafka.Fsync, ClickHouseDSN: g.ClickHouse.DSN, ClickHouseHTTP: g.ClickHouse.HTTP, PostgresDSN: g.Postgres.DSN}
+	c.Kafka.Brokers, c.Kafka.TopicPrefix = g.Kafka.Brokers, g.Kafka.TopicPrefix
+	c.Kafka.Partitions, c.Kafka.Replication, c.Kafka.Retention = g.Kafka.Partitions, g.Kafka.Replication, g.Kafka.Retention
+	c.Kafka.TLS.Enabled, c.Kafka.TLS.CAFile = g.Kafka.TLS, g.Kafka.CA
+	if g.Kafka.SASL != "none" {
+		c.Kafka.SASL.Mechanism = g.Kafka.SASL
+	}
+	c.Kafka.SASL.Username, c.Kafka.SASL.Password = g.Kafka.Username, g.Kafka.Password
+	c.Pair.Idle = g.Pair.IdleTimeout
+	c.Evaluate.Judges, c.Direct.Finders = g.Evaluate.Judges, g.Direct.Finders
+	c.Model = ops.ModelConfig{
+		URL: g.Judge.URL, Model: g.Judge.Model, APIKey: g.Judge.APIKey, Votes: g.Judge.Votes,
+		Temperature: g.Judge.Temperature, Timeout: g.Judge.Timeout, Concurrency: g.Judge.Concurrency,
+	}
+	c.Sink = clickhouse.DefaultConfig()
+	c.Sink.Rows, c.Sink.Bytes, c.Sink.Age = g.Sink.Rows, g.Sink.Bytes, g.Sink.Age
+	c.Gateway.Addr = g.HTTP.Addr
+	c.Telemetry = telemetry.Config{
+		LogLevel: g.Telemetry.LogLevel, LogFormat: g.Telemetry.LogFormat, MetricsAddr: g.Telemetry.Addr,
+		OTLPEndpoint: g.Telemetry.OTLPEndpoint, Output: g.errOut,
+	}
+	c.Assets = ops.AssetsConfig{Cache: g.Assets.Cache, Prefetched: g.Assets.Prefetched}
+	return c
+}
+
+// printJSON writes v as indented JSON.
+func (g *Globals) printJSON(v any) error {
+	e := json.NewEncoder(g.out)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+func (g *Globals) printf(format string, args ...any) { fmt.Fprintf(g.out, format, args...) }
+func (g *Globals) note(format string, args ...any)   { fmt.Fprintf(g.errOut, format+"\n", args...) }
+
+// ErrPartly is returned when a command did its work but some records were bad: exit status 3.
+var ErrPartly = errors.New("some records were bad")

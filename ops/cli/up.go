@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nextstate-rl/nextstate/ops"
+)
+
+// Up starts everything.
+type Up struct {
+	Stages []string `help:"Stages that run in this process; the others as 'run STAGE'. 'none': only the servers." default:"all"`
+}
+
+// Help explains the command.
+func (Up) Help() string {
+	return `Starts the broker, ClickHouse and PostgreSQL (those for which no address is given), all stages and the HTTP endpoint, in one process with
+one data folder. Other commands with the same --data attach to it. Ctrl-C stops everything in order; nothing acknowledged is lost by kill -9.
+
+  nextstate up
+  nextstate up --kafka-brokers kafka:9092 --clickhouse-dsn clickhouse://... --postgres-dsn postgres://...`
+}
+
+// Run serves until ctx ends.
+func (u Up) Run(ctx context.Context, g *Globals) error {
+	start := time.Now()
+	names := u.Stages
+	switch {
+	case len(names) == 1 && names[0] == "all":
+		names = ops.StageNames()
+	case len(names) == 1 && names[0] == "none":
+		names = nil
+	}
+	return g.with(ctx, ops.NeedAll, func(ctx context.Context, s *ops.System) error {
+		if s.Attached {
+			return fmt.Errorf("process %d already runs with the data folder %s: stop it, or use another --data", s.Endpoints().PID, g.Data)
+		}
+		e := s.Endpoints()
+		if g.JSON {
+			if err := g.printJSON(e); err != nil {
+				return err
+			}
+		} else {
+			g.printf("ready in %.1f s\n", time.Since(start).Seconds())
+			g.printf("  events      POST http://%s/v1/events   (nextstate keys create)\n", g.HTTP.Addr)
+			g.printf("  kafka       %v\n  clickhouse  %s\n  web SQL     %s/play\n  metrics     http://%s/metrics\n", e.Brokers, masked(e.ClickHouse), masked(e.ClickHouseHTTP), e.Telemetry)
+			g.printf("  data        %s   (passwords: endpoints.json in it)\nCtrl-C stops.\n", g.Data)
+		}
+		if len(names) == 0 {
+			<-ctx.Done()
+			return nil
+		}
+		return ops.RunStages(ctx, s, names...)
+	})
+}
+
+// Run runs stages as replicas.
+type Run struct {
+	Stages []string `arg:"" help:"gateway, pair, evaluate, direct, assemble, clickhouse."`
+}
+
+// Help explains the command.
+func (Run) Help() string {
+	return `Runs the named stages against your own servers (--kafka-brokers, --clickhouse-dsn, --postgres-dsn), or against those of a running 'up'
+with the same --data. Partitions are shared out among the replicas of a stage; a killed one's work is taken over without loss.
+
+  nextstate run pair evaluate direct assemble --kafka-brokers kafka:9092
+  nextstate run clickhouse --kafka-brokers kafka:9092 --clickhouse-dsn ... --postgres-dsn ...`
+}
+
+// Run works until ctx ends.
+func (r Run) Run(ctx context.Context, g *Globals) error {
+	need := ops.NeedLog | ops.AttachOnly
+	for _, n := range r.Stages {
+		switch n {
+		case "clickhouse":
+			need |= ops.NeedClickHouse | ops.NeedPostgres
+		case "gateway":
+			need |= ops.NeedPostgres
+		}
+	}
+	return g.with(ctx, need, func(ctx context.Context, s *ops.System) error {
+		g.note("running %v; metrics at http://%s/metrics", r.Stages, s.Telemetry.Addr())
+		return ops.RunStages(ctx, s, r.Stages...)
+	})
+}

@@ -1,0 +1,169 @@
+package ops
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nextstate-rl/nextstate/ops/keys"
+	"github.com/nextstate-rl/nextstate/processors"
+	"github.com/nextstate-rl/nextstate/producers/gateway"
+	"github.com/nextstate-rl/nextstate/schemas"
+	sink "github.com/nextstate-rl/nextstate/sinks/clickhouse"
+)
+
+// Stage is one line of the pipeline: what it reads, what it writes, and how it runs.
+type Stage struct {
+	Name string
+	// Group is the consumer group whose commits tell the stage's progress; empty for what reads no topic.
+	Group   string
+	In, Out []string
+	// Run works until ctx ends. More replicas are more processes.
+	Run func(ctx context.Context, s *System) error
+}
+
+// Stages is the pipeline, in the order of the data.
+func Stages() []Stage {
+	return []Stage{
+		{"gateway", "", nil, []string{schemas.TopicInteractions}, runGateway},
+		{"pair", group("pair"), []string{schemas.TopicInteractions}, []string{schemas.TopicTurns}, runPair},
+		{"evaluate", group("evaluate"), []string{schemas.TopicTurns}, []string{schemas.TopicVerdicts}, runEvaluate},
+		{"direct", group("direct"), []string{schemas.TopicTurns}, []string{schemas.TopicHints}, runDirect},
+		{"assemble", group("assemble"), []string{schemas.TopicTurns}, []string{schemas.TopicSamples}, runAssemble},
+		{"clickhouse", group("clickhouse"), schemas.Topics(), nil, runClickHouse},
+	}
+}
+
+func group(stage string) string { return processors.GroupPrefix + stage }
+
+// StageNames lists the pipeline.
+func StageNames() []string {
+	names := make([]string, 0, len(Stages()))
+	for _, s := range Stages() {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// RunStages runs the named stages (all when none is named) until ctx ends or one of them fails for good.
+func RunStages(ctx context.Context, s *System, names ...string) error {
+	for _, n := range names {
+		if !slices.Contains(StageNames(), n) {
+			return fmt.Errorf("there is no stage %q; stages are %s", n, strings.Join(StageNames(), ", "))
+		}
+	}
+	running, ctx := errgroup.WithContext(ctx)
+	for _, stage := range Stages() {
+		if len(names) > 0 && !slices.Contains(names, stage.Name) {
+			continue
+		}
+		running.Go(func() error {
+			if err := stage.Run(ctx, s); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("stage %s: %w", stage.Name, err)
+			}
+			return nil
+		})
+	}
+	return running.Wait()
+}
+
+func runPair(ctx context.Context, s *System) error {
+	cfg := s.Config.Pair
+	cfg.Ignored = s.stageMetrics.Ignored
+	return s.process(ctx, processors.PairStage(cfg))
+}
+
+func runEvaluate(ctx context.Context, s *System) error {
+	judges, err := s.Config.judges(s.HTTPClient)
+	if err != nil {
+		return err
+	}
+	return s.process(ctx, processors.EvaluateStage(processors.EvaluateConfig{Judges: judges, Workers: s.Config.workers(s.Config.Evaluate.Judges)}))
+}
+
+func runDirect(ctx context.Context, s *System) error {
+	finders, err := s.Config.finders(s.HTTPClient)
+	if err != nil {
+		return err
+	}
+	return s.process(ctx, processors.DirectStage(processors.DirectConfig{Finders: finders, Workers: s.Config.workers(s.Config.Direct.Finders)}))
+}
+
+// workers is how many turns wait for a model at once; rules need no more than one.
+func (c Config) workers(asked []string) int {
+	if slices.Contains(asked, "openai") {
+		return c.Model.Concurrency
+	}
+	return 1
+}
+
+func runAssemble(ctx context.Context, s *System) error {
+	return s.process(ctx, processors.AssembleStage(s.Log))
+}
+
+func (s *System) process(ctx context.Context, stage processors.Stage) error {
+	return processors.Run(ctx, stage, s.Log, processors.RunOptions{
+		Logger: s.Telemetry.Logger, Metrics: s.stageMetrics, Tracer: s.Telemetry.TracerProvider.Tracer("nextstate/" + stage.Name),
+	})
+}
+
+func runClickHouse(ctx context.Context, s *System) error {
+	cfg := s.Config.Sink
+	cfg.Name = group("clickhouse")
+	k, err := sink.New(cfg, sink.Stores{
+		Log: s.Log, ClickHouse: s.ClickHouse, Postgres: s.Postgres, Logger: s.Telemetry.Logger, Metrics: s.Telemetry.Registry,
+		Tracer: s.Telemetry.TracerProvider.Tracer("nextstate/clickhouse"),
+	})
+	if err != nil {
+		return err
+	}
+	return k.Run(ctx)
+}
+
+func runGateway(ctx context.Context, s *System) error {
+	store, err := keys.New(s.Postgres, keys.Config{})
+	if err != nil {
+		return err
+	}
+	g, err := gateway.New(s.Config.Gateway, s.Log, store, gateway.Instruments{
+		Logger: s.Telemetry.Logger, Registerer: s.Telemetry.Registry, TracerProvider: s.Telemetry.TracerProvider, Checks: s.checks(),
+	})
+	if err != nil {
+		return err
+	}
+	listener, err := g.Listen(ctx)
+	if err != nil {
+		return err
+	}
+	s.serving(listener.Addr().String())
+	return g.Serve(ctx, listener)
+}
+
+// While runs the derivation and the sinks for as long as do works, unless the process that it is attached to does.
+func (s *System) While(ctx context.Context, do func(context.Context) error) error {
+	if s.Attached {
+		return do(ctx)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	running, stages := errgroup.WithContext(ctx)
+	running.Go(func() error {
+		err := RunStages(stages, s, slices.DeleteFunc(StageNames(), func(n string) bool { return n == "gateway" })...)
+		if err != nil {
+			cancel(err) // do must not wait for stages that are gone
+		}
+		return err
+	})
+	err := do(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = cause
+	}
+	cancel(nil)
+	if stopped := running.Wait(); err == nil {
+		err = stopped
+	}
+	return err
+}

@@ -1,0 +1,78 @@
+package ops
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nextstate-rl/nextstate/schemas"
+)
+
+// Summary says in one line what an event says, for people.
+func Summary(e schemas.Event) string {
+	switch p := e.Payload.(type) {
+	case *schemas.ActionTaken:
+		s := Text(p.GetResponse())
+		for _, c := range p.GetResponse().GetToolCalls() {
+			s += fmt.Sprintf(" [%s %s]", c.GetName(), c.GetArguments())
+		}
+		return strings.TrimSpace(s)
+	case *schemas.NextStateObserved:
+		return observations(p.GetObservations())
+	case *schemas.FeedbackGiven:
+		return strings.TrimSpace(fmt.Sprintf("%+.1f %s %s", p.GetScore(), p.GetText(), p.GetCorrection()))
+	case *schemas.OutcomeReported:
+		return fmt.Sprintf("score %g by %s", p.GetScore(), p.GetChecker())
+	case *schemas.SessionEnded:
+		return p.GetReason()
+	case *schemas.TurnClosed:
+		return observations(p.GetNextState())
+	case *schemas.VoteCast:
+		return fmt.Sprintf("%s votes %s: %s", p.GetJudge(), signed(p.Vote), p.GetRationale())
+	case *schemas.TurnJudged:
+		return fmt.Sprintf("score %s by %s (%d of %d votes valid) %s", signed(p.Score), p.GetJudge(), p.GetValidVotes(), p.GetVotes(), p.GetReason())
+	case *schemas.HintVoteCast:
+		return fmt.Sprintf("%s votes %s: %s", p.GetFinder(), signed(p.Decision), p.GetHint())
+	case *schemas.HintSelected:
+		return p.GetHint()
+	case *schemas.HintAbsent:
+		return p.GetReason()
+	case *schemas.SampleAssembled:
+		kind := strings.ToLower(strings.TrimPrefix(p.GetKind().String(), "SAMPLE_KIND_"))
+		return fmt.Sprintf("%s, reward %+g %s", kind, p.GetReward(), p.GetHint())
+	case *schemas.TurnSkipped:
+		return p.GetReason()
+	case *schemas.PolicyPublished:
+		return fmt.Sprintf("update %d of %s", p.GetUpdate(), p.GetBaseModel())
+	case *schemas.DeadLettered:
+		return fmt.Sprintf("%s: %s", p.GetStage(), p.GetReason())
+	default:
+		return ""
+	}
+}
+
+// Text joins the text parts of a message.
+func Text(m *schemas.Message) string {
+	var parts []string
+	for _, p := range m.GetParts() {
+		if t := p.GetText() + p.GetRefusal(); t != "" {
+			parts = append(parts, t)
+		}
+	}
+	return strings.Join(parts, "\n")
+}
+
+func observations(obs []*schemas.Observation) string {
+	parts := make([]string, 0, len(obs))
+	for _, o := range obs {
+		kind := strings.ToLower(strings.TrimPrefix(o.GetKind().String(), "OBSERVATION_KIND_"))
+		parts = append(parts, kind+": "+Text(o.GetMessage()))
+	}
+	return strings.Join(parts, " | ")
+}
+
+func signed(v *int32) string {
+	if v == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%+d", *v)
+}
