@@ -45,7 +45,7 @@ type Config struct {
 	// It must stay below the idle timeout of pair, which forgets a session's turns (30 minutes). Default 10 minutes; negative: never.
 	DeltaWithin time.Duration
 	// OnRetry is told of each failed append that will be tried again: the client itself never gives up before Close. May be nil. It is
-	// called from the lane's goroutine and must not block.
+	// called from the lanes' goroutines, several at once, and must not block.
 	OnRetry func(attempt int, err error)
 }
 

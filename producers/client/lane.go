@@ -52,14 +52,13 @@ func (l *lane) signal() {
 // run appends batches until the lane is closed and empty, or ctx ends.
 func (l *lane) run(ctx context.Context) {
 	for {
+		if ctx.Err() != nil {
+			l.close() // before the queue is looked at: nothing may come after it was found empty
+		}
 		batch, closed := l.take()
 		switch {
-		case ctx.Err() != nil:
-			l.close() // nothing may be added after the queue was emptied for the last time
+		case len(batch) > 0 && ctx.Err() != nil:
 			l.giveUp(batch)
-			if len(batch) == 0 {
-				return
-			}
 		case len(batch) > 0:
 			l.deliver(ctx, batch)
 		case closed:
