@@ -96,12 +96,8 @@ func (t *atifTrajectory) step(ctx context.Context, raw []byte, line int64, index
 	return nil
 }
 
-// at moves the time of what the world said.
-func (t *atifTrajectory) at(timestamp string) {
-	if at := isoTime(timestamp); !at.IsZero() {
-		t.lastAt = at
-	}
-}
+// at is the time of what the world says next: the step's own, absent when the step has none.
+func (t *atifTrajectory) at(timestamp string) { t.lastAt = isoTime(timestamp) }
 
 // malformed tells the file's faults from the blob store's.
 func (t *atifTrajectory) malformed(ctx context.Context, line int64, err error, raw []byte) error {

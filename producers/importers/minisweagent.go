@@ -139,9 +139,7 @@ func (t *miniTrajectory) message(ctx context.Context, raw []byte, line int64, in
 	if m.Extra == nil {
 		m.Extra = &miniExtra{}
 	}
-	if at := unixTime(m.Extra.Timestamp); !at.IsZero() {
-		t.at = at
-	}
+	t.at = unixTime(m.Extra.Timestamp)
 	if m.Role == "exit" || m.Role == "user" && m.Extra.ExitStatus != "" {
 		if m.Extra.ExitStatus != "" {
 			t.end = m.Extra.ExitStatus

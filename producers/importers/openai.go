@@ -210,11 +210,8 @@ func (r *openAIReader) record(ctx context.Context, raw []byte, line int64) error
 			return nil
 		}
 	}
-	if err := checkObject(raw); err != nil {
-		return r.out.Malformed(ctx, line, err.Error(), raw)
-	}
 	var rec openAIRecord
-	if err := decode(raw, &rec); err != nil {
+	if err := decodeObject(raw, &rec); err != nil {
 		return r.out.Malformed(ctx, line, err.Error(), raw)
 	}
 	return r.failed(ctx, line, r.dispatch(ctx, &rec, raw, line), raw)
