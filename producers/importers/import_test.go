@@ -114,6 +114,16 @@ func TestUnknownFormat(t *testing.T) {
 			t.Errorf("%.20q: events were appended", content)
 		}
 	}
+	for _, format := range importers.FormatNames() {
+		for _, content := range []string{"", "\n", "null", "7", "[]", "{}", "[[]]", "x\n{}\n", "{\n"} {
+			var log collector
+			opts := importers.Options{Tenant: "acme", Format: format, EndSessions: true}
+			report, err := importers.ImportReader(t.Context(), opts, "x", strings.NewReader(content), &log)
+			if err != nil || report.Actions != 0 || report.Sessions != 0 {
+				t.Errorf("%q as %s: %+v, %v", content, format, report, err)
+			}
+		}
+	}
 	var log collector
 	_, err := importers.ImportReader(t.Context(), importers.Options{Tenant: "acme", Format: "word"}, "x", strings.NewReader(oneLine), &log)
 	if err == nil || !strings.Contains(err.Error(), "auto, atif") {
@@ -122,6 +132,36 @@ func TestUnknownFormat(t *testing.T) {
 	_, err = importers.ImportReader(t.Context(), importers.Options{Tenant: "No Tenant"}, "x", strings.NewReader(oneLine), &log)
 	if err == nil {
 		t.Error("a wrong tenant was taken")
+	}
+}
+
+// Goal: a log of many conversations with a long history is placed by hashes alone. Method: 40 conversations of 30 turns, interleaved, each
+// request with its whole history; every one becomes one session with its turns in order.
+func TestManyConversations(t *testing.T) {
+	histories := make([]string, 40)
+	var log strings.Builder
+	for turn := range 30 {
+		for i := range histories {
+			histories[i] += fmt.Sprintf(`{"role":"user","content":"question %d of %d"}`, turn, i)
+			fmt.Fprintf(&log, `{"request":{"messages":[%s]},"response":{"id":"r-%d-%d","choices":[{"message":{"role":"assistant","content":"answer %d"}}]}}`+"\n",
+				histories[i], i, turn, turn)
+			histories[i] += fmt.Sprintf(`,{"role":"assistant","content":"answer %d"},`, turn)
+		}
+	}
+	events, report := importText(t, importers.Options{}, "log.jsonl", log.String())
+	if report.Sessions != 40 || report.Actions != 1200 || report.Answered != 40*29 || report.Branches != 0 {
+		t.Fatalf("report %+v", report)
+	}
+	last := map[string]string{}
+	for _, e := range events {
+		a, ok := e.Payload.(*schemas.ActionTaken)
+		if !ok {
+			continue
+		}
+		if a.GetContext().GetParentTurnId() != last[e.Session] || len(a.GetContext().GetMessages()) != 1 {
+			t.Fatalf("%s: the context is no delta on the turn before", e.Session)
+		}
+		last[e.Session] = e.ID
 	}
 }
 

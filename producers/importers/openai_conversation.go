@@ -23,6 +23,7 @@ type openAIConversation struct {
 
 	count   int        // messages read
 	prefix  prefixHash // of them
+	first   prefixHash // of the first one
 	turn    Turn
 	record  string
 	pending []*schemas.Observation
@@ -39,7 +40,9 @@ func (c *openAIConversation) repeatedBy(messages []chatMessage) bool {
 	}
 	var h prefixHash
 	for i := range c.count {
-		h = h.with(&messages[i])
+		if h = h.with(&messages[i]); i == 0 && h != c.first {
+			return false
+		}
 	}
 	return h == c.prefix
 }
@@ -51,7 +54,7 @@ func (c *openAIConversation) context(ctx context.Context, m *chatMessage) error 
 		return c.wrong(err)
 	}
 	c.s.See(message)
-	c.count, c.prefix = c.count+1, c.prefix.with(m)
+	c.note(m)
 	return nil
 }
 
@@ -60,7 +63,7 @@ func (c *openAIConversation) add(ctx context.Context, m *chatMessage) error {
 	if err != nil {
 		return c.wrong(err)
 	}
-	c.count, c.prefix = c.count+1, c.prefix.with(m)
+	c.note(m)
 	if message.GetRole() == schemas.Role_ROLE_ASSISTANT {
 		return c.action(ctx, m, message)
 	}
@@ -69,6 +72,12 @@ func (c *openAIConversation) add(ctx context.Context, m *chatMessage) error {
 		c.pending = append(c.pending, o)
 	}
 	return nil
+}
+
+func (c *openAIConversation) note(m *chatMessage) {
+	if c.count, c.prefix = c.count+1, c.prefix.with(m); c.count == 1 {
+		c.first = c.prefix
+	}
 }
 
 // wrong: the content was of the wrong shape, unless the blob store failed.

@@ -110,6 +110,12 @@ func (p *openAIPairs) record(ctx context.Context, rec *openAIRecord, raw []byte,
 	if err != nil {
 		return err
 	}
+	if len(r.Choices) == 0 {
+		if absent(r.Error) {
+			p.out.Unknown("response without choices")
+		}
+		return nil // a failed call
+	}
 	var req openAIRequest
 	if request != nil {
 		if err := decode(request, &req); err != nil {
@@ -364,9 +370,10 @@ func (p *openAIPairs) compacted(ctx context.Context, s *pairSession, seen []*sch
 			break
 		}
 		if o != nil {
-			obs = append([]*schemas.Observation{o}, obs...)
+			obs = append(obs, o)
 		}
 	}
+	slices.Reverse(obs)
 	if len(obs) == len(seen) && len(obs) > 1 {
 		obs = obs[len(obs)-1:] // no assistant message in between: the others are the summary
 	}

@@ -53,6 +53,7 @@ type openAIResponse struct {
 	Usage          *chatUsage      `json:"usage"`
 	PromptTokenIDs json.RawMessage `json:"prompt_token_ids"` // vendors
 	Body           json.RawMessage `json:"body"`             // the batch API
+	Error          json.RawMessage `json:"error"`
 }
 
 type openAIChoice struct {
@@ -197,6 +198,7 @@ type streamChoice struct {
 	text, reasoning, refusal strings.Builder
 	calls                    []chatCall
 	args                     []*strings.Builder
+	ids                      []json.RawMessage
 }
 
 // maxStreamCalls bounds the calls of one streamed choice: the index comes from the file.
@@ -246,7 +248,10 @@ func (s *openAIStream) choice(c *openAIChoice) {
 		}
 	}
 	if !absent(c.TokenIDs) {
-		to.TokenIDs = joinArrays(to.TokenIDs, c.TokenIDs)
+		var ids []json.RawMessage
+		if decode(c.TokenIDs, &ids) == nil {
+			to.ids = append(to.ids, ids...)
+		}
 	}
 	if d := c.Delta; d != nil {
 		to.add(d)
@@ -297,6 +302,9 @@ func (s *openAIStream) response() *openAIResponse {
 		}
 		choice := c.openAIChoice
 		choice.Message = m
+		if len(c.ids) > 0 {
+			choice.TokenIDs = append(append([]byte("["), bytes.Join(rawBytes(c.ids), []byte(","))...), ']')
+		}
 		r.Choices = append(r.Choices, choice)
 	}
 	return &r
@@ -314,18 +322,10 @@ func quoted(s string) json.RawMessage {
 	return b
 }
 
-// joinArrays appends one JSON array to another.
-func joinArrays(a, b json.RawMessage) json.RawMessage {
-	var all, more []json.RawMessage
-	if decode(b, &more) != nil {
-		return a
+func rawBytes(list []json.RawMessage) [][]byte {
+	out := make([][]byte, len(list))
+	for i, raw := range list {
+		out[i] = raw
 	}
-	if !absent(a) && decode(a, &all) != nil {
-		return a
-	}
-	joined, err := json.Marshal(append(all, more...))
-	if err != nil {
-		return a
-	}
-	return joined
+	return out
 }
