@@ -36,6 +36,7 @@ type atifMetrics struct {
 	Completion    *uint64         `json:"completion_tokens"`
 	Cached        *uint64         `json:"cached_tokens"`
 	Cost          *float64        `json:"cost_usd"`
+	Reward        *float64        `json:"reward"`
 	PromptIDs     json.RawMessage `json:"prompt_token_ids"`
 	CompletionIDs json.RawMessage `json:"completion_token_ids"`
 	Logprobs      json.RawMessage `json:"logprobs"`
@@ -207,14 +208,14 @@ func (t *atifTrajectory) results(ctx context.Context, st *atifStep) ([]*schemas.
 		if len(parts) == 0 && (r.CallID == "" || len(r.Refs) > 0) {
 			continue
 		}
-		obs = append(obs, atifObservation(r.CallID, parts, len(st.ToolCalls) > 0))
+		obs = append(obs, atifObservation(r.CallID, parts, len(st.ToolCalls)))
 	}
 	return obs, nil
 }
 
 // atifObservation is a tool's result when it names its call; else what a terminal shows, or the harness's complaint that it could not parse
 // a reply without calls.
-func atifObservation(callID string, parts []*schemas.Part, calls bool) *schemas.Observation { //nolint:revive // a fact of the step, not a mode
+func atifObservation(callID string, parts []*schemas.Part, calls int) *schemas.Observation {
 	o := &schemas.Observation{
 		Kind:    schemas.ObservationKind_OBSERVATION_KIND_TOOL_RESULT,
 		Message: &schemas.Message{Role: schemas.Role_ROLE_TOOL, Parts: parts, ToolCallId: optional(text(callID))},
@@ -222,7 +223,7 @@ func atifObservation(callID string, parts []*schemas.Part, calls bool) *schemas.
 	if callID == "" {
 		o.Kind = schemas.ObservationKind_OBSERVATION_KIND_TERMINAL_OUTPUT
 		o.Message.Role = schemas.Role_ROLE_USER
-		if !calls && parseError.MatchString(clip(messageText(o.Message), 300)) {
+		if calls == 0 && parseError.MatchString(clip(messageText(o.Message), 300)) {
 			o.Kind = schemas.ObservationKind_OBSERVATION_KIND_HARNESS
 		}
 	}
@@ -276,6 +277,9 @@ func (t *atifTrajectory) agent(ctx context.Context, st *atifStep, index int, m *
 	for _, c := range m.GetToolCalls() {
 		t.claim(c.GetId())
 	}
+	if n := len(results); n > 0 && st.Metrics != nil {
+		results[n-1].Reward = st.Metrics.Reward // the environment's, for the whole step
+	}
 	t.observe(results...)
 	return nil
 }
@@ -309,7 +313,7 @@ func (t *atifTrajectory) system(ctx context.Context, line int64, raw []byte, m *
 	}
 	if id == "" && len(results) == 0 && t.last.ID != "" {
 		if id = callID.FindString(messageText(m)); id != "" {
-			results = []*schemas.Observation{atifObservation(id, m.GetParts(), false)}
+			results = []*schemas.Observation{atifObservation(id, m.GetParts(), 0)}
 		}
 	}
 	switch {

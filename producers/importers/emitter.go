@@ -157,7 +157,7 @@ func (e *Emitter) flush(ctx context.Context) error {
 // finish ends what is left open, if the user asked for it, and flushes.
 func (e *Emitter) finish(ctx context.Context) error {
 	for e.live.Len() > 0 {
-		if err := e.live.Front().Value.(*Session).Done(ctx); err != nil { //nolint:forcetypeassert // only sessions are put in
+		if err := e.live.Front().Value.(*Session).Done(ctx); err != nil {
 			return err
 		}
 	}

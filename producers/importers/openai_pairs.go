@@ -193,7 +193,7 @@ func (p *openAIPairs) finish(ctx context.Context) error {
 		}
 	}
 	for p.undecided.Len() > 0 {
-		if err := p.decide(ctx, p.undecided.Front().Value.(*pairSession), 0); err != nil { //nolint:forcetypeassert // only sessions are put in
+		if err := p.decide(ctx, p.undecided.Front().Value.(*pairSession), 0); err != nil {
 			return err
 		}
 	}
@@ -411,7 +411,7 @@ func (p *openAIPairs) reply(ctx context.Context, explicit string, s *pairSession
 	}
 	c.messages = seen
 	for p.undecidedBytes > maxUndecided {
-		if err := p.decide(ctx, p.undecided.Front().Value.(*pairSession), 0); err != nil { //nolint:forcetypeassert // only sessions are put in
+		if err := p.decide(ctx, p.undecided.Front().Value.(*pairSession), 0); err != nil {
 			return err
 		}
 	}
