@@ -92,7 +92,11 @@ func liftReply(text string) (hint, rule string) {
 	r := parseReply(text, english)
 	lead := r.lead()
 	for _, s := range lead {
-		if hint, rule = liftSentence(s.text); hint != "" {
+		text := s.text
+		if at := contrastAt.FindStringIndex(text); at != nil {
+			text = text[at[1]:] // "looks good, but ...": what follows is what was wrong
+		}
+		if hint, rule = liftSentence(text); hint != "" {
 			break
 		}
 	}
@@ -104,6 +108,8 @@ func liftReply(text string) (hint, rule string) {
 	}
 	return hint, rule
 }
+
+var contrastAt = regexp.MustCompile(`(?i)^.*?[,\s](?:but|however|except that|although|though)[,\s]+`)
 
 func liftSentence(text string) (hint, rule string) {
 	text = strings.TrimSpace(strings.ReplaceAll(oneLine(text), "’", "'"))
@@ -137,13 +143,12 @@ func liftSentence(text string) (hint, rule string) {
 // fill puts a match into the lift's form.
 func (l lift) fill(m []string) string {
 	last := tidy(m[len(m)-1])
-	if len(last) < 3 {
+	if len(last) < 2 {
 		return ""
 	}
 	switch l.form {
 	case "asked":
-		verb, _, _ := strings.Cut(strings.ToLower(last), " ")
-		if m[1] != "" || english.verbs[verb] {
+		if m[1] != "" {
 			return instruct(last)
 		}
 		return instruct("provide " + last)
@@ -218,14 +223,13 @@ func upperFirst(s string) string {
 	return string(unicode.ToUpper(r)) + s[size:]
 }
 
-// lowerFirst lowers a capital letter, unless the word is "I" or an acronym.
+// lowerFirst lowers the capital letter that a sentence begins with, unless the word may be a name.
 func lowerFirst(s string) string {
-	r, size := utf8.DecodeRuneInString(s)
-	next, _ := utf8.DecodeRuneInString(s[size:])
-	if !unicode.IsLower(next) {
-		return s
+	word, _, _ := strings.Cut(s, " ")
+	if lower := strings.ToLower(word); word != "I" && (english.stop[lower] || english.fillers[lower]) {
+		return lower + s[len(word):]
 	}
-	return string(unicode.ToLower(r)) + s[size:]
+	return s
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -32,13 +32,13 @@ func classifyReply(text, request, response string) opinion {
 		return bad("change request", found.change)
 	case found.accept != "" && found.but:
 		return bad("acceptance with a but", found.accept)
+	case found.accept != "":
+		return good("acceptance", found.accept)
 	}
 	if share, ok := similarity(table, text, request); ok && share >= sameRequest {
 		return bad("rephrased request", firstLine(text))
 	}
 	switch {
-	case found.accept != "":
-		return good("acceptance", found.accept)
 	case found.moveOn != "":
 		return good("moves on", found.moveOn)
 	case asked:
@@ -98,7 +98,8 @@ func (c *cues) clause(l *lexicon, s clause, asked bool) {
 		c.moveOn = h.in(words)
 	}
 	if head < len(words) && l.verbs[words[head]] {
-		c.request = true
+		// "write it ..." speaks of what is there.
+		c.request = c.request || head+1 == len(words) || !l.pointers[words[head+1]]
 		if moves && c.moveOn == "" {
 			c.moveOn = strings.Join(words[:head+1], " ")
 		}

@@ -145,10 +145,13 @@ func toolVote(a *schemas.ActionTaken, o *schemas.Observation) (int32, string) {
 	case o.GetIsError():
 		return -1, "marked as an error: " + firstLine(text)
 	}
+	if o.IsError != nil {
+		return 1, "marked as no error"
+	}
 	if line := errorLine(text); line != "" {
 		return -1, line
 	}
-	if o.IsError != nil || tool && strings.TrimSpace(text) != "" {
+	if tool && strings.TrimSpace(text) != "" {
 		return 1, "no error"
 	}
 	return 0, ""
@@ -179,7 +182,7 @@ func commandText(a *schemas.ActionTaken) string {
 
 // errorWords begin (after a prefix such as "bash: line 1:") a line that reports an error. Only the first and the last lines of a text are
 // looked at: in between, tools print files and logs that speak of errors.
-var errorWords = regexp.MustCompile(`(?i)^(?:\[?(?:error|fatal|panic|exception|failed|failure)\]?\b[:! ]|(?:uncaught |unhandled )?[\w.]*(?:Error|Exception): |Traceback \(most recent call last\)|` +
+var errorWords = regexp.MustCompile(`(?i)^(?:\[?(?:error|fatal|fatal error|panic|exception|failed|failure)\]?[:!]|\[(?:error|fatal)\]|failed to |(?:uncaught |unhandled )?[\w.]*(?:Error|Exception): |Traceback \(most recent call last\)|` +
 	`(?:\S+: ){1,4}.*(?:No such file or directory|command not found|Permission denied|not found|cannot access|Is a directory|syntax error)|command not found|` +
 	`(?:permission|access) denied|no such file|file not found|HTTP (?:4|5)\d\d|\{"error":|\{"success": ?false|<error>|<tool_use_error>)`)
 

@@ -53,6 +53,9 @@ func parseReply(text string, table *lexicon) reply {
 		text = quoted.ReplaceAllString(text, " … ")
 	}
 	for _, s := range splitSentences(text) {
+		if r.words > longReply {
+			break // only the first sentence counts
+		}
 		words := table.words(s.text)
 		if len(words) == 0 {
 			continue
@@ -105,43 +108,71 @@ func splitSentences(text string) []sentence {
 
 // words brings text into the form of the phrases: lower case, plain apostrophes, no punctuation, usual contractions.
 func (l *lexicon) words(text string) []string {
-	var out []string
-	for len(text) > 0 && len(out) < leadWords*4 {
-		r, size := utf8.DecodeRuneInString(text)
-		if word, ok := l.symbols[r]; ok {
-			out = append(out, word)
-			text = text[size:]
-			continue
-		}
-		if !isWordRune(r) {
-			text = text[size:]
-			continue
-		}
-		end := strings.IndexFunc(text, func(r rune) bool { return !isWordRune(r) })
-		if end < 0 {
-			end = len(text)
-		}
-		word := strings.Trim(strings.ReplaceAll(strings.ToLower(text[:end]), "’", "'"), "'-_./:#+")
-		text = text[end:]
-		if word == "" {
-			continue
-		}
-		if same, ok := l.spellings[word]; ok {
-			word = same
-		}
-		if n := len(out); n > 0 {
-			if joined, ok := l.joins[out[n-1]+" "+word]; ok {
-				out[n-1] = joined
+	out := make([]string, 0, 16)
+	for at := 0; at < len(text) && len(out) < leadWords*4; {
+		r, size := rune(text[at]), 1
+		if r >= utf8.RuneSelf {
+			r, size = utf8.DecodeRuneInString(text[at:])
+			if word, ok := l.symbols[r]; ok {
+				out = append(out, word)
+				at += size
 				continue
 			}
 		}
-		out = append(out, word)
+		if !isWordRune(r) {
+			at += size
+			continue
+		}
+		end := wordEnd(text, at)
+		word := strings.Trim(strings.ToLower(text[at:end]), "'’-_./:#+")
+		at = end
+		if word != "" {
+			out = l.add(out, word)
+		}
 	}
 	return out
 }
 
+// add appends a word in its usual spelling, joined with the word before it if the two have a contraction.
+func (l *lexicon) add(words []string, word string) []string {
+	if strings.Contains(word, "’") {
+		word = strings.ReplaceAll(word, "’", "'")
+	}
+	if same, ok := l.spellings[word]; ok {
+		word = same
+	}
+	if n := len(words); n > 0 {
+		if joined, ok := l.joins[[2]string{words[n-1], word}]; ok {
+			words[n-1] = joined
+			return words
+		}
+	}
+	return append(words, word)
+}
+
+// wordEnd is where the word at text[at:] ends.
+func wordEnd(text string, at int) int {
+	for at < len(text) {
+		r, size := rune(text[at]), 1
+		if r >= utf8.RuneSelf {
+			r, size = utf8.DecodeRuneInString(text[at:])
+		}
+		if !isWordRune(r) {
+			return at
+		}
+		at += size
+	}
+	return at
+}
+
 func isWordRune(r rune) bool {
-	return unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.Is(unicode.Mn, r) || strings.ContainsRune("'’-_./:#+", r)
+	switch {
+	case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+		return true
+	case r < utf8.RuneSelf:
+		return r == '\'' || r >= '-' && r <= '/' || r == '_' || r == ':' || r == '#' || r == '+'
+	}
+	return r == '’' || unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.Is(unicode.Mn, r)
 }
 
 // phrase is a sequence of words. "*" stands for any one word, "*er" for any word with that end, "a|b" for either; ^ at the front: only at

@@ -6,13 +6,15 @@ import "strings"
 type lexicon struct {
 	symbols   map[rune]string
 	spellings map[string]string
-	joins     map[string]string
+	joins     map[[2]string]string
 	// fillers may stand before the head of a sentence; steps are those of them that open a next step.
 	fillers, steps map[string]bool
 	stop           map[string]bool
 	endings        []string
 	negators       map[string]bool
-	contrast       map[string]bool
+	// pointers are words that stand for what was said before.
+	pointers map[string]bool
+	contrast map[string]bool
 	// verbs begin a request.
 	verbs map[string]bool
 	// adapt are verbs that change what is there rather than ask for something new.
@@ -34,7 +36,7 @@ var english = &lexicon{
 		thx thanks|ty thanks|tysm thanks|tks thanks|thnx thanks|thanx thanks|thankyou thanks|u you|ur your|pls please|plz please|okay ok|k ok|
 		youre you're|im i'm|ive i've|shouldnt shouldn't|yep yes|yeah yes|yup yes|ya yes|nope no|nah no|gonna going|gr8 great|wrongly wrong|
 		whats what's|couldnt couldn't|wouldnt wouldn't|havent haven't|hasnt hasn't|lets let's`),
-	joins: pairs(`that_is that's|it_is it's|do_not don't|does_not doesn't|did_not didn't|is_not isn't|was_not wasn't|are_not aren't|can_not can't|
+	joins: contractions(`that_is that's|it_is it's|do_not don't|does_not doesn't|did_not didn't|is_not isn't|was_not wasn't|are_not aren't|can_not can't|
 		will_not won't|you_are you're|should_not shouldn't|what_is what's|thank_you thanks|could_not couldn't|has_not hasn't|have_not haven't`),
 	fillers: set(`please can could would will you ok so and but actually just maybe perhaps hey hi hello well hmm hm um uh oh ah great thanks cool nice
 		perfect alright right now also next then i'd i like want need you to let's kindly yes no instead sorry good awesome excellent wait thumbs-up
@@ -43,6 +45,7 @@ var english = &lexicon{
 	stop:     set(`a an the this that these those it its it's that's is are was were be been am of for in on at by with from as or not do does did me my we our your what how which who where when why there here about into some any`),
 	endings:  []string{"'s", "ing", "ies", "es", "ed", "s", "ly", "e"},
 	negators: set(`not no isn't wasn't aren't don't doesn't didn't never nothing without hardly can't couldn't won't wouldn't none neither nor`),
+	pointers: set(`it this that them these those`),
 	contrast: set(`but however except although though yet only`),
 	verbs: set(`write create build make add implement show give tell explain list find generate draft compute calculate translate summarize summarise run
 		open read check look help design plan compare describe fix refactor update install configure set search draw convert sort parse test
@@ -411,12 +414,22 @@ func set(words string) map[string]bool {
 	return m
 }
 
-// pairs reads "from to|from to", an underscore in from standing for a space.
+// pairs reads "from to|from to".
 func pairs(lines string) map[string]string {
 	m := map[string]string{}
 	for _, p := range strings.Split(lines, "|") {
 		f := strings.Fields(p)
-		m[strings.ReplaceAll(f[0], "_", " ")] = f[1]
+		m[f[0]] = f[1]
+	}
+	return m
+}
+
+// contractions reads "first_second to|first_second to".
+func contractions(lines string) map[[2]string]string {
+	m := map[[2]string]string{}
+	for from, to := range pairs(lines) {
+		first, second, _ := strings.Cut(from, "_")
+		m[[2]string{first, second}] = to
 	}
 	return m
 }
