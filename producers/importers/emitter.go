@@ -221,7 +221,7 @@ func (e *Emitter) Reference(ctx context.Context, uri, mediaType string) (*schema
 	}
 	f, err := e.src.Sibling(uri)
 	if err != nil {
-		return missing, nil //nolint:nilerr // formats.md, rule 15: a missing file is a missing blob
+		return missing, nil //nolint:nilerr // a missing file is a missing blob, no error
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxBlobBytes+1))
 	if err := errors.Join(err, f.Close()); err != nil || len(data) > maxBlobBytes {
