@@ -24,7 +24,7 @@ var (
 
 // Options say where assets lie. The zero value is the user's cache folder, the registries, and no progress.
 type Options struct {
-	// Cache holds the unpacked assets. Empty: nextstate/assets in the user's cache folder.
+	// Cache holds the unpacked assets. Empty: nextstate/assets in the user's cache folder, or in the system's for root.
 	Cache string
 	// Prefetched is a folder with archives, as Download leaves them, for machines without registries. Looked at first.
 	Prefetched string
@@ -51,9 +51,9 @@ func Open(o Options) (*Store, error) {
 
 func open(list []Asset, o Options) (*Store, error) {
 	if o.Cache == "" {
-		dir, err := os.UserCacheDir()
+		dir, err := cacheDir()
 		if err != nil {
-			return nil, fmt.Errorf("no cache folder for the assets: %w; set HOME or XDG_CACHE_HOME", err)
+			return nil, err
 		}
 		o.Cache = filepath.Join(dir, "nextstate", "assets")
 	}
@@ -70,6 +70,33 @@ func open(list []Asset, o Options) (*Store, error) {
 		o.Progress = io.Discard
 	}
 	return &Store{assets: list, cache: cache, prefetched: o.Prefetched, progress: o.Progress}, nil
+}
+
+// systemCache is root's when its own is closed to others.
+const systemCache = "/var/cache"
+
+// cacheDir is the user's cache folder. PostgreSQL does not run as root: started by root it takes another uid, which has to reach the binaries, and root's
+// home is mostly closed to others. So root has the system's cache folder then.
+func cacheDir() (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil && os.Geteuid() == 0 {
+		return systemCache, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("no cache folder for the assets: %w; set HOME or XDG_CACHE_HOME", err)
+	}
+	if os.Geteuid() != 0 {
+		return dir, nil
+	}
+	for p := dir; ; p = filepath.Dir(p) {
+		info, err := os.Stat(p)
+		if err == nil && info.Mode()&0o001 == 0 {
+			return systemCache, nil
+		}
+		if p == filepath.Dir(p) {
+			return dir, nil
+		}
+	}
 }
 
 // Ensure has the named assets fetched, verified and unpacked, different ones in parallel. Those that are there cost a few file look-ups.

@@ -139,6 +139,11 @@ func (s *Server) spawn(spec childSpec, lock *os.File) error {
 		s.err = s.cmd.Wait()
 		close(s.done)
 	}()
+	if err := folder.Note(lock, s.Pid()); err != nil {
+		err = errors.Join(err, s.cmd.Process.Kill())
+		<-s.done
+		return err
+	}
 	return nil
 }
 

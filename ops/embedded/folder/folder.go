@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -27,9 +26,9 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("process %d uses the data folder %s; stop it first, or choose another folder", e.PID, e.Dir)
 }
 
-// Lock makes the folder (0700) and takes its lock. When another living process took it, *LockedError comes at once. When that process is dead but servers
-// that it started are on their way out, they are waited for, at most for the given time; then it is *LockedError as well. The open file carries
-// the lock: closing it lets go, unless a child inherited it.
+// Lock makes the folder (0700) and takes its lock. *LockedError comes at once while the process that took it lives and its server (Note) does. When either
+// is dead, the rest of that server is on its way out and is waited for, at most for the given time; then it is *LockedError as well. The open file
+// carries the lock: closing it lets go, unless a child inherited it.
 func Lock(ctx context.Context, dir string, wait time.Duration) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -46,8 +45,9 @@ func Lock(ctx context.Context, dir string, wait time.Duration) (*os.File, error)
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
 		}
-		if pid := holder(f); Alive(pid) || time.Now().After(deadline) {
-			return nil, errors.Join(&LockedError{Dir: dir, PID: pid}, f.Close())
+		owner, server := holders(f)
+		if Alive(owner) && (server == 0 || Alive(server)) || time.Now().After(deadline) {
+			return nil, errors.Join(&LockedError{Dir: dir, PID: owner}, f.Close())
 		}
 		select {
 		case <-ctx.Done():
@@ -55,26 +55,32 @@ func Lock(ctx context.Context, dir string, wait time.Duration) (*os.File, error)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	if err := f.Truncate(0); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	if _, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
+	if err := note(f, fmt.Sprintf("%d\n", os.Getpid())); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
 
-// holder is the process that took the lock, 0 when it has not written its number yet.
-func holder(f *os.File) int {
-	text, err := io.ReadAll(io.NewSectionReader(f, 0, 32))
-	if err != nil {
-		return 0
+// Note writes into the lock which process is the server that inherited it.
+func Note(lock *os.File, server int) error {
+	return note(lock, fmt.Sprintf("%d\n%d\n", os.Getpid(), server))
+}
+
+func note(f *os.File, text string) error {
+	if err := f.Truncate(0); err != nil {
+		return err
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		return 0
+	_, err := f.WriteAt([]byte(text), 0)
+	return err
+}
+
+// holders are the process that took the lock and its server, 0 where the number is not written yet.
+func holders(f *os.File) (owner, server int) {
+	text, err := io.ReadAll(io.NewSectionReader(f, 0, 64))
+	if err == nil {
+		_, _ = fmt.Sscan(string(text), &owner, &server) // what is not there stays 0
 	}
-	return pid
+	return owner, server
 }
 
 // Alive says whether a process runs. A zombie does not: it has ended, and nobody has asked for its exit status yet.
