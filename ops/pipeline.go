@@ -72,7 +72,7 @@ func RunStages(ctx context.Context, s *System, names ...string) error {
 
 func runPair(ctx context.Context, s *System) error {
 	cfg := s.Config.Pair
-	cfg.Ignored = s.stageMetrics.Ignored
+	cfg.Ignored = s.stageMetrics.Ignored(processors.StagePair)
 	return s.process(ctx, processors.PairStage(cfg))
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nextstate-rl/nextstate/ops/assets"
 	"github.com/nextstate-rl/nextstate/ops/embedded"
+	"github.com/nextstate-rl/nextstate/ops/embedded/clickhouse"
 	"github.com/nextstate-rl/nextstate/ops/embedded/folder"
 	"github.com/nextstate-rl/nextstate/ops/kafka"
 	"github.com/nextstate-rl/nextstate/ops/migrations"
@@ -36,7 +37,7 @@ const (
 	NeedAll = NeedLog | NeedClickHouse | NeedPostgres
 
 	// AttachOnly: servers without an address are those of a running up, which is waited for; none is started.
-	AttachOnly
+	AttachOnly Need = 1 << 7
 )
 
 // System is what a process works with: the log, the stores, telemetry. Servers are embedded (started here), those of a running `up` with
@@ -63,33 +64,35 @@ type System struct {
 }
 
 // Open makes the needed parts ready: it starts or attaches, waits until they answer, and applies migrations. Close it.
-func Open(ctx context.Context, cfg Config, need Need, progress io.Writer) (s *System, err error) {
+func Open(ctx context.Context, cfg Config, need Need, progress io.Writer) (*System, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s = &System{Config: cfg, HTTPClient: &http.Client{}}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.Close())
-		}
-	}()
-	if s.Telemetry, err = telemetry.Start(ctx, cfg.Telemetry); err != nil {
-		return nil, err
+	s := &System{Config: cfg, HTTPClient: &http.Client{}}
+	if err := s.open(ctx, need, progress); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *System) open(ctx context.Context, need Need, progress io.Writer) (err error) {
+	if s.Telemetry, err = telemetry.Start(ctx, s.Config.Telemetry); err != nil {
+		return err
 	}
 	s.closers = append(s.closers, func() error { return s.Telemetry.Close(context.WithoutCancel(ctx)) })
 	if s.stageMetrics, err = processors.NewMetrics(s.Telemetry.Registry); err != nil {
-		return nil, err
+		return err
 	}
 	if err := s.findServers(ctx, need, progress); err != nil {
-		return nil, err
+		return err
 	}
 	if err := s.connect(ctx, need); err != nil {
-		return nil, err
+		return err
 	}
 	for name, check := range s.checks() {
 		s.Telemetry.Handle(name, telemetry.Check(check))
 	}
-	return s, nil
+	return nil
 }
 
 // findServers fills in the endpoints: the configured ones, those of a running process, or of servers that it starts.
@@ -163,7 +166,8 @@ func (s *System) startServers(ctx context.Context, missing, need Need, progress 
 		s.endpoints.Brokers = []string{s.servers.Broker()}
 	}
 	if missing&NeedClickHouse != 0 {
-		s.endpoints.ClickHouse, s.endpoints.ClickHouseHTTP = s.servers.ClickHouseDSN(), s.servers.ClickHouseHTTP()
+		s.endpoints.ClickHouse = s.servers.ClickHouseDSN()
+		s.endpoints.ClickHouseHTTP = s.servers.ClickHouseHTTP() + "/?database=" + clickhouse.Database
 	}
 	if missing&NeedPostgres != 0 {
 		s.endpoints.Postgres = s.servers.PostgresDSN()

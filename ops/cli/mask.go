@@ -10,3 +10,12 @@ func masked(raw string) string {
 	}
 	return u.Redacted()
 }
+
+// playURL is ClickHouse's own query page; it asks for the password.
+func playURL(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return "(unknown)"
+	}
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/play"}).String()
+}

@@ -8,11 +8,13 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/nextstate-rl/nextstate/ops"
 	"github.com/nextstate-rl/nextstate/ops/embedded/clickhouse"
+	"github.com/nextstate-rl/nextstate/producers/importers"
 )
 
 // MaybeChild turns the process into one of our native servers when it was started as one. main calls it first.
@@ -25,7 +27,7 @@ func Options(args []string) ([]kong.Option, error) {
 		kong.Description("Turns the interactions of live agents into training signals: events on Kafka, derivation, history in ClickHouse, exact replay."),
 		kong.UsageOnError(),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Vars{"data": DefaultData()},
+		kong.Vars{"data": DefaultData(), "formats": strings.Join(importers.FormatNames(), ", ")},
 		kong.DefaultEnvars("NEXTSTATE"),
 	}
 	path, required := ConfigPath(args)

@@ -73,7 +73,7 @@ func (p *ports) retry(start func() error, taken error, own ...*int) error {
 // freePort finds a port that nobody listens on now.
 func freePort() (int, error) {
 	for range 200 {
-		port := 20000 + rand.IntN(12000) //nolint:gosec // a port number is no secret
+		port := 20000 + rand.IntN(12000)                                               //nolint:gosec // a port number is no secret
 		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // returns at once
 		if err == nil {
 			return port, l.Close()
