@@ -17,6 +17,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 	"golang.org/x/sys/unix"
 
 	"github.com/nextstate-rl/nextstate/schemas"
@@ -213,7 +214,11 @@ func probe(port int) error {
 }
 
 func options(c Config, port int, logger *slog.Logger) []kfake.Opt {
+	// From version 13 on produce requests name topics by id, which the gate could not tell apart.
+	versions := kversion.Stable()
+	versions.SetMaxKeyVersion(int16(kmsg.Produce), 12)
 	opts := []kfake.Opt{
+		kfake.MaxVersions(versions),
 		kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(filepath.Join(c.Dir, "log")), kfake.ClusterID("nextstate-embedded"),
 		kfake.DefaultNumPartitions(c.Partitions), kfake.GroupMinSessionTimeout(time.Second), kfake.WithLogger(kfakeLogger{logger}),
 		kfake.BrokerConfigs(map[string]string{
