@@ -131,11 +131,16 @@ func (p *Pair) Process(_ context.Context, e schemas.Event) ([]schemas.Event, err
 	if e.Position.Offset < p.from {
 		return nil, nil
 	}
+	if repeated {
+		// No effect at all, not even on idle sessions: the history keeps an event once, and must replay to the same.
+		p.cfg.Ignored("duplicate")
+		return nil, nil
+	}
 	out := output{trigger: e}
 	p.expire(&out)
 	key := sessionKey{e.Tenant, e.Session}
 	s := p.sessions[key]
-	if repeated || s != nil && s.saw(id) {
+	if s != nil && s.saw(id) {
 		p.cfg.Ignored("duplicate")
 		return out.events, nil
 	}
