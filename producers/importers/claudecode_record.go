@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -27,7 +28,7 @@ type claudeRecord struct {
 	IsMeta            bool            `json:"isMeta"`
 	IsCompactSummary  bool            `json:"isCompactSummary"`
 	IsAPIError        bool            `json:"isApiErrorMessage"`
-	Message           json.RawMessage `json:"message"`
+	Message           *claudeMessage  `json:"message"`
 	Content           json.RawMessage `json:"content"`
 	Attachment        json.RawMessage `json:"attachment"`
 	ToolUseResult     json.RawMessage `json:"toolUseResult"`
@@ -37,12 +38,26 @@ type claudeRecord struct {
 	blocks  []claudeBlock
 }
 
+// claudeContent decodes content once, in its place. Its error waits until the type of the record is known: it is only an error in a type that
+// the reader knows.
+type claudeContent struct {
+	blocks []claudeBlock
+	err    error
+	set    bool
+}
+
+func (c *claudeContent) UnmarshalJSON(b []byte) error {
+	c.blocks, c.err = claudeBlocks(b)
+	c.set = true
+	return nil
+}
+
 type claudeMessage struct {
-	ID         string          `json:"id"`
-	Model      string          `json:"model"`
-	Content    json.RawMessage `json:"content"`
-	StopReason string          `json:"stop_reason"`
-	Usage      *claudeUsage    `json:"usage"`
+	ID         string        `json:"id"`
+	Model      string        `json:"model"`
+	Content    claudeContent `json:"content"`
+	StopReason string        `json:"stop_reason"`
+	Usage      *claudeUsage  `json:"usage"`
 }
 
 type claudeUsage struct {
@@ -109,8 +124,8 @@ func parseClaude(line []byte) (r claudeRecord, known bool, err error) {
 	if _, known = claudeTypes[r.Type]; !known {
 		return r, false, nil
 	}
-	if err != nil {
-		return r, true, fmt.Errorf("%s: %w", r.Type, err)
+	if err != nil && claudeTypes[r.Type] {
+		return r, true, fmt.Errorf("%s: %s is a %s, which it never is", r.Type, shape.Field, shape.Value)
 	}
 	if r.SessionID == "" {
 		r.SessionID = r.StreamSessionID
@@ -136,21 +151,22 @@ func parseClaude(line []byte) (r claudeRecord, known bool, err error) {
 }
 
 func (r *claudeRecord) parseMessage() error {
-	if len(r.Message) == 0 || r.Message[0] != '{' {
-		return errors.New("message is no object")
+	switch {
+	case r.Message == nil:
+		return errors.New("message is missing")
+	case !r.Message.Content.set:
+		return errNoContent
 	}
-	if err := decode(r.Message, &r.message); err != nil {
-		return fmt.Errorf("message: %w", err)
-	}
-	var err error
-	r.blocks, err = claudeBlocks(r.message.Content)
-	return err
+	r.message, r.blocks = *r.Message, r.Message.Content.blocks
+	return r.Message.Content.err
 }
+
+var errNoContent = errors.New("content is missing")
 
 // claudeBlocks decodes content: a string, or blocks.
 func claudeBlocks(raw json.RawMessage) ([]claudeBlock, error) {
 	if len(raw) == 0 || string(raw) == "null" {
-		return nil, errors.New("content is missing")
+		return nil, errNoContent
 	}
 	if raw[0] == '"' {
 		var s string
@@ -162,11 +178,15 @@ func claudeBlocks(raw json.RawMessage) ([]claudeBlock, error) {
 		}
 		return []claudeBlock{{Type: "text", Text: s}}, nil
 	}
+	var blocks []claudeBlock
+	if decode(raw, &blocks) == nil && !slices.ContainsFunc(blocks, claudeBlock.needsRaw) {
+		return blocks, nil
+	}
 	var list []json.RawMessage
 	if err := decode(raw, &list); err != nil {
 		return nil, errors.New("content is neither a string nor a list of blocks")
 	}
-	blocks := make([]claudeBlock, len(list))
+	blocks = make([]claudeBlock, len(list))
 	for i, b := range list {
 		if len(b) == 0 || b[0] != '{' {
 			return nil, fmt.Errorf("content[%d] is no block", i)
@@ -177,6 +197,17 @@ func claudeBlocks(raw json.RawMessage) ([]claudeBlock, error) {
 		blocks[i].raw = b
 	}
 	return blocks, nil
+}
+
+// needsRaw reports whether a block may have to be kept as the JSON that it is.
+func (b claudeBlock) needsRaw() bool {
+	switch b.Type {
+	case "text", "thinking", "redacted_thinking", "tool_use", "tool_result":
+		return false
+	case "image":
+		return b.Source == nil || b.Source.Type != "base64"
+	}
+	return true
 }
 
 // claudeAttachment is an attachment record's content, as far as it is a part of the conversation.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -15,7 +16,7 @@ type piEntry struct {
 	ID        string          `json:"id"`
 	ParentID  json.RawMessage `json:"parentId"`
 	Timestamp string          `json:"timestamp"`
-	Message   json.RawMessage `json:"message"`
+	Message   *piMessage      `json:"message"`
 	Summary   string          `json:"summary"`
 
 	// Of a compaction.
@@ -32,15 +33,26 @@ type piEntry struct {
 	blocks  []piBlock
 }
 
+// piContent decodes content once, in its place. Its error waits until the role of the message is known.
+type piContent struct {
+	blocks []piBlock
+	err    error
+}
+
+func (c *piContent) UnmarshalJSON(b []byte) error {
+	c.blocks, c.err = piBlocks(b)
+	return nil
+}
+
 type piMessage struct {
-	Role       string          `json:"role"`
-	Content    json.RawMessage `json:"content"`
-	Provider   string          `json:"provider"`
-	Model      string          `json:"model"`
-	ResponseID string          `json:"responseId"`
-	StopReason string          `json:"stopReason"`
-	Usage      *piUsage        `json:"usage"`
-	Millis     float64         `json:"timestamp"`
+	Role       string     `json:"role"`
+	Content    *piContent `json:"content"`
+	Provider   string     `json:"provider"`
+	Model      string     `json:"model"`
+	ResponseID string     `json:"responseId"`
+	StopReason string     `json:"stopReason"`
+	Usage      *piUsage   `json:"usage"`
+	Millis     float64    `json:"timestamp"`
 	// Of a toolResult.
 	ToolCallID string `json:"toolCallId"`
 	ToolName   string `json:"toolName"`
@@ -100,7 +112,7 @@ func parsePi(line []byte) (e piEntry, known, object bool, err error) {
 		return e, false, true, nil
 	}
 	if err != nil {
-		return e, true, true, fmt.Errorf("%s: %w", e.Type, err)
+		return e, true, true, fmt.Errorf("%s: %s is a %s, which it never is", e.Type, shape.Field, shape.Value)
 	}
 	switch e.Type {
 	case "message":
@@ -115,26 +127,27 @@ func parsePi(line []byte) (e piEntry, known, object bool, err error) {
 }
 
 func (e *piEntry) parseMessage() error {
-	if len(e.Message) == 0 || e.Message[0] != '{' {
-		return errors.New("message is no object")
+	if e.Message == nil {
+		return errors.New("message is missing")
 	}
-	if err := decode(e.Message, &e.message); err != nil {
-		return fmt.Errorf("message: %w", err)
-	}
-	var err error
+	e.message = *e.Message
 	switch e.message.Role {
 	case "":
 		return errors.New("message has no role")
 	case "user", "assistant", "toolResult", "custom", "hookMessage":
-		e.blocks, err = piBlocks(e.message.Content)
+		if e.message.Content == nil {
+			return errNoContent
+		}
+		e.blocks = e.message.Content.blocks
+		return e.message.Content.err
 	}
-	return err
+	return nil
 }
 
 // piBlocks decodes content: a string, or blocks.
 func piBlocks(raw json.RawMessage) ([]piBlock, error) {
 	if len(raw) == 0 || string(raw) == "null" {
-		return nil, errors.New("content is missing")
+		return nil, errNoContent
 	}
 	if raw[0] == '"' {
 		var s string
@@ -146,11 +159,15 @@ func piBlocks(raw json.RawMessage) ([]piBlock, error) {
 		}
 		return []piBlock{{Type: "text", Text: s}}, nil
 	}
+	var blocks []piBlock
+	if decode(raw, &blocks) == nil && !slices.ContainsFunc(blocks, piBlock.needsRaw) {
+		return blocks, nil
+	}
 	var list []json.RawMessage
 	if err := decode(raw, &list); err != nil {
 		return nil, errors.New("content is neither a string nor a list of blocks")
 	}
-	blocks := make([]piBlock, len(list))
+	blocks = make([]piBlock, len(list))
 	for i, b := range list {
 		if len(b) == 0 || b[0] != '{' {
 			return nil, fmt.Errorf("content[%d] is no block", i)
@@ -161,6 +178,15 @@ func piBlocks(raw json.RawMessage) ([]piBlock, error) {
 		blocks[i].raw = b
 	}
 	return blocks, nil
+}
+
+// needsRaw reports whether a block may have to be kept as the JSON that it is.
+func (b piBlock) needsRaw() bool {
+	switch b.Type {
+	case "text", "thinking", "toolCall", "image":
+		return false
+	}
+	return true
 }
 
 // root reports whether the entry says that it has no parent. An entry of v1 does not say.
