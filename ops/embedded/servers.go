@@ -68,8 +68,10 @@ func Start(ctx context.Context, cfg Config, store *assets.Store, log *slog.Logge
 	if cfg.Postgres {
 		wanted = append(wanted, "postgres")
 	}
-	if err := store.Ensure(ctx, wanted...); len(wanted) > 0 && err != nil {
-		return nil, err
+	if len(wanted) > 0 { // Ensure without a name means all assets
+		if err := store.Ensure(ctx, wanted...); err != nil {
+			return nil, err
+		}
 	}
 	if err := s.start(ctx, cfg, store, p); err != nil {
 		return nil, err
