@@ -1,0 +1,111 @@
+package kafka_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/nextstate-rl/nextstate/ops/assets"
+	"github.com/nextstate-rl/nextstate/ops/embedded/apache"
+	"github.com/nextstate-rl/nextstate/schemas"
+	"github.com/nextstate-rl/nextstate/schemas/logtest"
+)
+
+// startApache starts Apache Kafka; nil on a developer's machine that cannot run it. CI has to.
+func startApache(t *testing.T, nodes int) *apache.Cluster {
+	t.Helper()
+	missing := apache.Missing()
+	if _, err := exec.LookPath("mvn"); err != nil && missing == "" && os.Getenv("NEXTSTATE_ASSETS") == "" {
+		missing = "mvn is not on PATH: install Maven, which fetches Kafka's jars, such as with apt-get install maven"
+	}
+	if missing != "" {
+		if os.Getenv("CI") != "" {
+			t.Fatal(missing)
+		}
+		t.Logf("NOT RUN on Apache Kafka: %s", missing)
+		fmt.Fprintf(os.Stderr, "%s was NOT RUN on Apache Kafka: %s\n", t.Name(), missing)
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	c, err := apache.Start(ctx, apache.Config{Dir: t.TempDir(), Jars: assets.ForTest(t, "kafka"), Nodes: nodes}, quietLogger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// Goal: the log on Apache Kafka is a schemas.Log, the fencing of a former owner by the broker included, and what it acknowledged survives
+// kill -9 of the only broker, with the group's commits. Method: the common suite; then records and commits, a kill, a restart, and the same log
+// object, which has to find its way back by itself.
+func TestLogOnApacheKafka(t *testing.T) {
+	c := startApache(t, 1)
+	if c == nil {
+		return
+	}
+	logtest.Run(t, func(t *testing.T) logtest.Harness { return harness(t, c.Brokers(), 1) })
+	t.Run("SurvivesKill", func(t *testing.T) {
+		l := open(t, config(c.Brokers(), 1))
+		ctx, cancel := context.WithCancel(t.Context())
+		committed, owned := make(chan schemas.Commit, 2), make(chan error, 1)
+		go func() {
+			owned <- l.Own(ctx, "pair", schemas.TopicTurns, func(own context.Context, claim schemas.Claim) error {
+				if claim.Partition() == 0 {
+					committed <- claim.Committed()
+					if err := claim.Commit(own, schemas.Commit{Offset: 3, Note: "kept"}); err != nil {
+						return err
+					}
+				}
+				<-own.Done()
+				return nil
+			})
+		}()
+		if got := <-committed; got.Offset != -1 {
+			t.Errorf("a new group starts from %+v", got)
+		}
+		var rs []schemas.Record
+		for i := range 100 {
+			rs = append(rs, schemas.Record{Topic: schemas.TopicTurns, Key: fmt.Appendf(nil, "acme/%d", i)})
+		}
+		if err := l.Append(t.Context(), rs...); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Kill(0); err != nil {
+			t.Fatal(err)
+		}
+		appended := make(chan error, 1)
+		go func() { appended <- l.Append(t.Context(), rs...) }() // has to wait for the broker
+		if err := c.Restart(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-appended; err != nil {
+			t.Errorf("an append over the restart: %v", err)
+		}
+		bounds, err := l.Bounds(t.Context(), schemas.TopicTurns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		total := int64(0)
+		for _, b := range bounds {
+			total += b.Next
+		}
+		if total < 200 {
+			t.Errorf("%d records after the restart, want at least the 200 that were acknowledged", total)
+		}
+		if got := <-committed; got != (schemas.Commit{Offset: 3, Note: "kept"}) {
+			t.Errorf("after the restart the owner starts from %+v, want offset 3", got)
+		}
+		cancel()
+		if err := <-owned; err != nil {
+			t.Error(err)
+		}
+	})
+}
