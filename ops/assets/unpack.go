@@ -212,9 +212,12 @@ func (u *unpacker) links() error {
 	first, _, _ := strings.Cut(u.asset.Symlinks, "/")
 	for _, l := range list {
 		name, taken := u.place(path.Join(first, l.Target))
-		source, _ := u.place(path.Join(first, l.Source))
 		if !taken {
 			continue
+		}
+		source, ok := strings.CutPrefix(path.Join(first, l.Source), u.asset.Strip)
+		if !ok {
+			return fmt.Errorf("%s links to %s, outside of the asset", l.Target, l.Source)
 		}
 		to, err := filepath.Rel(path.Dir(name), source)
 		if err != nil {
