@@ -173,17 +173,13 @@ func (x *claudeIndex) locate(n int32) (li, pos int, ok bool) {
 	if m := x.nodes[n].message; m != noNode {
 		n = m
 	}
-	for li, l := range x.convos[x.nodes[n].convo].lines {
-		for pos, m := range l.nodes {
-			if m == n {
-				return li, pos, true
-			}
-		}
-	}
-	return 0, 0, false
+	return int(x.nodes[n].branch), int(x.nodes[n].pos), x.nodes[n].branch != noNode
 }
 
-// caller finds the model call that a tool result answers: its session id and its own.
+// callerReach is how many model calls a result is looked for behind. It stands right behind its own, or behind a few more at most.
+const callerReach = 200
+
+// caller finds the model call that a tool result answers, the newest before it that made the call: its session id and its own.
 func (x *claudeIndex) caller(result int32) (session, action string, err error) {
 	r, err := x.record(result)
 	if err != nil {
@@ -195,18 +191,18 @@ func (x *claudeIndex) caller(result int32) (session, action string, err error) {
 			calls[b.ToolUseID] = true
 		}
 	}
-	return x.callOf(x.nodes[result].convo, result, calls)
-}
-
-// callOf looks for the newest action with one of the calls, back from a node, or from the end of each line.
-func (x *claudeIndex) callOf(convo, from int32, calls map[string]bool) (session, action string, err error) {
-	li, pos, ok := x.locate(from)
+	convo := x.nodes[result].convo
+	li, pos, ok := x.locate(result)
 	if !ok {
 		return "", "", nil
 	}
+	back := 0
 	x.ancestors(convo, li, pos+1, func(li int, n int32) bool {
 		if x.nodes[n].kind != claudeAction {
 			return true
+		}
+		if back++; back > callerReach {
+			return false
 		}
 		for m := n; m != noNode; m = x.nodes[m].next {
 			var r claudeRecord

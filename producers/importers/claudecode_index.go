@@ -37,6 +37,8 @@ type claudeNode struct {
 	local   int32 // the model call's or record's number in its conversation
 	message int32 // the first node of the same model call, noNode for records that are no action
 	next    int32 // the next node of the same model call
+	branch  int32 // the line of the conversation that the node is in, noNode for none, and its position there
+	pos     int32
 	kind    claudeKind
 	linked  bool // names a parent, whether or not the file has it
 	millis  int64
@@ -68,6 +70,8 @@ type claudeIndex struct {
 	// links of tool results: the nodes whose results came from a sub-agent or a workflow's run.
 	agents map[string]int32
 	runs   map[string]int32
+	// calls of sub-agents in a stream, by their ids: messages of sub-agents name those.
+	calls map[string]int32
 
 	newest   map[string]int32 // session -> its newest sub-agent
 	byUUID   map[[16]byte]int32
@@ -98,7 +102,7 @@ type malformed func(ctx context.Context, line int64, reason string, raw []byte) 
 // indexClaude reads the file once.
 func indexClaude(ctx context.Context, src *Source, bad malformed, unknown func(typ string)) (*claudeIndex, error) {
 	x := &claudeIndex{
-		src: src, agents: map[string]int32{}, runs: map[string]int32{}, byUUID: map[[16]byte]int32{}, messages: map[[16]byte]int32{},
+		src: src, agents: map[string]int32{}, runs: map[string]int32{}, calls: map[string]int32{}, byUUID: map[[16]byte]int32{}, messages: map[[16]byte]int32{},
 		tails: map[int32]int32{}, convoOf: map[[2]string]int32{}, newest: map[string]int32{}, pending: map[int32][16]byte{},
 		queues: map[int32][]queuedText{}, steered: map[[16]byte]int{},
 	}
@@ -176,6 +180,11 @@ func (x *claudeIndex) add(r *claudeRecord, p place) {
 	switch kind {
 	case claudeAction:
 		x.join(n, r)
+		for _, b := range r.blocks {
+			if _, known := x.calls[b.ID]; r.StreamSessionID != "" && !known && (b.Name == "Task" || b.Name == "Agent") {
+				x.calls[b.ID] = n
+			}
+		}
 	case claudeSteering:
 		x.steered[x.within(convo, r.typedText())]++
 	case claudeResult:
@@ -192,6 +201,7 @@ func (x *claudeIndex) add(r *claudeRecord, p place) {
 
 func (x *claudeIndex) push(n claudeNode) int32 {
 	i := int32(len(x.nodes)) //nolint:gosec // a file of 2^31 records does not fit the bounds of a source
+	n.branch = noNode
 	x.nodes = append(x.nodes, n)
 	c := x.convos[n.convo]
 	c.members = append(c.members, i)
@@ -410,9 +420,10 @@ func (x *claudeIndex) untangle(convo int32) {
 		}
 	}
 	c.lines = untangle(t)
-	for _, l := range c.lines {
+	for li, l := range c.lines {
 		for i := range l.nodes {
-			l.nodes[i] = reps[l.nodes[i]]
+			n := reps[l.nodes[i]]
+			l.nodes[i], x.nodes[n].branch, x.nodes[n].pos = n, int32(li), int32(i) //nolint:gosec // indexes
 		}
 	}
 }

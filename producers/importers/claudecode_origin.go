@@ -163,7 +163,7 @@ func (w *claudeLine) agentOrigin(ctx context.Context) error {
 	if n, ok := w.x.agents[c.agent]; ok {
 		parent, action, err = w.x.caller(n)
 	} else if c.call != "" {
-		parent, action, err = w.calledFrom(c.session, c.call)
+		parent, action, err = w.x.callerIn(c.call)
 	} else {
 		parent, action, err = w.outside(ctx, session)
 	}
@@ -173,19 +173,25 @@ func (w *claudeLine) agentOrigin(ctx context.Context) error {
 	return err
 }
 
-// calledFrom finds the call that a stream names as the parent of a sub-agent's messages.
-func (w *claudeLine) calledFrom(session, call string) (parent, action string, err error) {
-	for i, c := range w.x.convos {
-		if c.session != session || len(c.lines) == 0 || c == w.convo {
-			continue
-		}
-		nodes := c.lines[0].nodes
-		parent, action, err = w.x.callOf(int32(i), nodes[len(nodes)-1], map[string]bool{call: true}) //nolint:gosec // an index
-		if err != nil || action != "" {
-			return parent, action, err
-		}
+// callerIn finds the model call with a call that a stream names as the parent of a sub-agent's messages.
+func (x *claudeIndex) callerIn(call string) (session, action string, err error) {
+	n, ok := x.calls[call]
+	if !ok {
+		return "", "", nil
 	}
-	return "", "", nil
+	li, _, ok := x.locate(n)
+	if !ok {
+		return "", "", nil
+	}
+	if m := x.nodes[n].message; m != noNode {
+		n = m
+	}
+	r, err := x.record(n)
+	if err != nil {
+		return "", "", err
+	}
+	session, err = x.lineID(x.nodes[n].convo, li)
+	return session, r.actionID(&x.nodes[n]), err
 }
 
 // outside looks for the call in the session's own file: a sub-agent's is <session>/subagents/agent-<id>.jsonl beside it, or deeper, in a
