@@ -112,7 +112,7 @@ func TestJoin(t *testing.T) {
 	for _, h := range []struct {
 		offset uint64
 		text   string
-	}{{0, "zero"}, {0, "zero again"}, {2, "two early"}, {1, "one"}, {2, "two again"}, {1, "one again"}, {3, "three"}} {
+	}{{0, "zero"}, {0, "zero again"}, {2, "two early"}, {2, "two again"}, {1, "one"}, {1, "one again"}, {3, "three"}} {
 		l.hint(h.offset, h.text)
 	}
 	if err := l.Append(t.Context(), schemas.Record{Topic: schemas.TopicHints, Key: schemas.Key("acme", "x"), Value: []byte("no event")}); err != nil {
