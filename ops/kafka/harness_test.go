@@ -29,6 +29,9 @@ func quietLogger(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))
 }
 
+// discard is for benchmarks.
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
 // config is one that moves partitions fast.
 func config(brokers []string, replication int) kafka.Config {
 	return kafka.Config{
