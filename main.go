@@ -34,8 +34,9 @@ type commands struct {
 		Show  cli.DeadLettersShow  `cmd:"" help:"Show one, with its bytes."`
 		Retry cli.DeadLettersRetry `cmd:"" help:"Append the records again, after the cause was mended."`
 	} `cmd:"" help:"Records that a stage could not take."`
-	Doctor cli.Doctor `cmd:"" help:"Check this machine and the installation."`
-	Keys   struct {
+	Endpoints cli.Endpoints `cmd:"" help:"Addresses of a running up, for other tools."`
+	Doctor    cli.Doctor    `cmd:"" help:"Check this machine and the installation."`
+	Keys      struct {
 		Create cli.KeysCreate `cmd:"" help:"Create an API key; it is shown once."`
 		List   cli.KeysList   `cmd:"" help:"List API keys."`
 		Revoke cli.KeysRevoke `cmd:"" help:"Revoke an API key."`

@@ -18,8 +18,8 @@ import (
 // Stage is one line of the pipeline: what it reads, what it writes, and how it runs.
 type Stage struct {
 	Name string
-	// Group is the consumer group whose commits tell the stage's progress; empty for what reads no topic.
-	Group   string
+	// Group names the consumer group whose commits tell the stage's progress in a topic that it reads.
+	Group   func(topic string) string
 	In, Out []string
 	// Run works until ctx ends. More replicas are more processes.
 	Run func(ctx context.Context, s *System) error
@@ -28,16 +28,23 @@ type Stage struct {
 // Stages is the pipeline, in the order of the data.
 func Stages() []Stage {
 	return []Stage{
-		{"gateway", "", nil, []string{schemas.TopicInteractions}, runGateway},
+		{"gateway", nil, nil, []string{schemas.TopicInteractions}, runGateway},
 		{"pair", group("pair"), []string{schemas.TopicInteractions}, []string{schemas.TopicTurns}, runPair},
 		{"evaluate", group("evaluate"), []string{schemas.TopicTurns}, []string{schemas.TopicVerdicts}, runEvaluate},
 		{"direct", group("direct"), []string{schemas.TopicTurns}, []string{schemas.TopicHints}, runDirect},
 		{"assemble", group("assemble"), []string{schemas.TopicTurns}, []string{schemas.TopicSamples}, runAssemble},
-		{"clickhouse", group("clickhouse"), schemas.Topics(), nil, runClickHouse},
+		{"clickhouse", clickHouseConfig(sink.DefaultConfig()).Group, schemas.Topics(), nil, runClickHouse},
 	}
 }
 
-func group(stage string) string { return processors.GroupPrefix + stage }
+func group(stage string) func(string) string {
+	return func(string) string { return processors.GroupPrefix + stage }
+}
+
+func clickHouseConfig(c sink.Config) sink.Config {
+	c.Name = processors.GroupPrefix + "clickhouse"
+	return c
+}
 
 // StageNames lists the pipeline.
 func StageNames() []string {
@@ -111,9 +118,7 @@ func (s *System) process(ctx context.Context, stage processors.Stage) error {
 }
 
 func runClickHouse(ctx context.Context, s *System) error {
-	cfg := s.Config.Sink
-	cfg.Name = group("clickhouse")
-	k, err := sink.New(cfg, sink.Stores{
+	k, err := sink.New(clickHouseConfig(s.Config.Sink), sink.Stores{
 		Log: s.Log, ClickHouse: s.ClickHouse, Postgres: s.Postgres, Logger: s.Telemetry.Logger, Metrics: s.Telemetry.Registry,
 		Tracer: s.Telemetry.TracerProvider.Tracer("nextstate/clickhouse"),
 	})

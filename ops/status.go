@@ -52,10 +52,7 @@ func Lags(ctx context.Context, log schemas.Log) ([]Lag, error) {
 	var lags []Lag
 	for _, s := range Stages() {
 		for _, topic := range s.In {
-			if s.Group == "" {
-				continue
-			}
-			lag, err := lagOf(ctx, log, s.Group, topic)
+			lag, err := lagOf(ctx, log, s.Group(topic), topic)
 			if err != nil {
 				return nil, fmt.Errorf("lag of %s in %s: %w", s.Name, topic, err)
 			}

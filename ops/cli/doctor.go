@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"time"
@@ -92,9 +93,12 @@ func client(ctx context.Context, name, why, remedy string) check {
 	if err != nil {
 		return check{name, "warning", "does not run: " + err.Error(), remedy}
 	}
-	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+	line, _, _ := strings.Cut(strings.TrimSpace(ansi.ReplaceAllString(string(out), "")), "\n")
 	return check{Name: name, State: "ok", Detail: line + "; " + why}
 }
+
+// ansi are the colours that some tools print even into a pipe.
+var ansi = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 func (Doctor) assets(g *Globals) []check {
 	store, err := g.assets()

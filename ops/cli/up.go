@@ -45,7 +45,7 @@ func (u Up) Run(ctx context.Context, g *Globals) error {
 			g.printf("ready in %.1f s\n", time.Since(start).Seconds())
 			g.printf("  events      POST http://%s/v1/events   (nextstate keys create)\n", g.HTTP.Addr)
 			g.printf("  kafka       %v\n  clickhouse  %s\n  web SQL     %s\n  metrics     http://%s/metrics\n", e.Brokers, masked(e.ClickHouse), playURL(e.ClickHouseHTTP), e.Telemetry)
-			g.printf("  data        %s   (passwords: endpoints.json in it)\nCtrl-C stops.\n", g.Data)
+			g.printf("  data        %s   (addresses with passwords: nextstate endpoints)\nCtrl-C stops.\n", g.Data)
 		}
 		if len(names) == 0 {
 			<-ctx.Done()

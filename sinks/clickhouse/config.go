@@ -16,7 +16,8 @@ import (
 
 // Config bounds a sink's batches.
 type Config struct {
-	// Name is the consumer group, and the name under which Postgres keeps the ranges. One name writes to one ClickHouse database.
+	// Name begins the names of the consumer groups (Group), and is the name under which Postgres keeps the ranges. One name writes to one
+	// ClickHouse database.
 	Name string
 	// Topics that are read.
 	Topics []string
@@ -58,6 +59,9 @@ func (c Config) Validate() error {
 	need(c.RetryMax > 0, "retry_max: set more than 0")
 	return errors.Join(errs...)
 }
+
+// Group is the consumer group of one topic. Each topic has its own: in one group of all topics, each join would move every partition.
+func (c Config) Group(topic string) string { return c.Name + "-" + topic }
 
 // Open connects to ClickHouse over the native protocol as sinks and history need it: no asynchronous inserts, no compression on the loopback
 // interface (where it only costs), lz4 elsewhere. It does not wait for the server: the first query does.

@@ -75,7 +75,7 @@ func (s *Sink) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, topic := range s.cfg.Topics {
 		g.Go(func() error {
-			err := s.log.Own(ctx, s.cfg.Name, topic, func(ctx context.Context, claim schemas.Claim) error {
+			err := s.log.Own(ctx, s.cfg.Group(topic), topic, func(ctx context.Context, claim schemas.Claim) error {
 				err := s.own(ctx, claim)
 				if err != nil && ctx.Err() == nil {
 					s.logger.LogAttrs(ctx, slog.LevelError, "the partition stopped and will start again",
