@@ -148,6 +148,9 @@ func appliedClickHouse(ctx context.Context, conn driver.Conn) (map[int]string, e
 		if err := rows.Scan(&version, &checksum); err != nil {
 			return nil, err
 		}
+		if _, ok := applied[int(version)]; ok {
+			checksum = "two different files" // two binaries have applied different files under one number: neither can be right
+		}
 		applied[int(version)] = checksum
 	}
 	return applied, rows.Err()

@@ -54,7 +54,7 @@ func caughtUp(t *testing.T, log schemas.Log) bool {
 		if err != nil {
 			t.Fatal(err)
 		}
-		commits, err := log.Committed(t.Context(), "clickhouse", topic)
+		commits, err := log.Committed(t.Context(), quick().Group(topic), topic)
 		if err != nil {
 			t.Fatal(err)
 		}
