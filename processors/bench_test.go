@@ -42,7 +42,7 @@ func BenchmarkPairProcess(b *testing.B) {
 			if n++; n > b.N {
 				break
 			}
-			if _, err := p.Process(context.Background(), events[i]); err != nil {
+			if _, err := p.Process(b.Context(), events[i]); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -107,7 +107,7 @@ func BenchmarkDerive(b *testing.B) {
 	b.ResetTimer()
 	for n := 0; n < b.N; n += len(events) {
 		some := events[:min(len(events), b.N-n)]
-		if err := Derive(context.Background(), sequence(some), DeriveOptions{}, func(schemas.Event) error { return nil }); err != nil {
+		if err := Derive(b.Context(), sequence(some), DeriveOptions{}, func(schemas.Event) error { return nil }); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -74,7 +74,7 @@ func TestRulesFinder(t *testing.T) {
 		"unanswered":           {closed(), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			votes, err := RulesFinder{}.Hints(context.Background(), c.turn)
+			votes, err := RulesFinder{}.Hints(t.Context(), c.turn)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -179,7 +179,7 @@ func TestDirect(t *testing.T) {
 	t.Run("a teacher that is down", func(t *testing.T) {
 		turn := closed(observation(userReplyK, "hm"))
 		turn.Action.Tokens = &schemas.Tokens{ResponseIds: []uint32{5}}
-		_, err := NewDirect(DirectConfig{Finders: two, Teacher: teacherFunc{err: errors.New("down")}}).Process(context.Background(), schemas.Event{Payload: turn})
+		_, err := NewDirect(DirectConfig{Finders: two, Teacher: teacherFunc{err: errors.New("down")}}).Process(t.Context(), schemas.Event{Payload: turn})
 		if err == nil || IsPermanent(err) {
 			t.Errorf("got %v, want an error that is retried", err)
 		}

@@ -1,7 +1,6 @@
 package processors
 
 import (
-	"context"
 	"fmt"
 	"iter"
 	"testing"
@@ -112,7 +111,7 @@ func pairAll(t testing.TB, cfg PairConfig, events []schemas.Event) (out []schema
 	t.Helper()
 	p = NewPair(cfg)
 	for _, e := range events {
-		got, err := p.Process(context.Background(), e)
+		got, err := p.Process(t.Context(), e)
 		if err != nil {
 			t.Fatalf("%s at %d: %v", e.Kind(), e.Position.Offset, err)
 		}
@@ -168,7 +167,7 @@ func sequence(events []schemas.Event) iter.Seq2[schemas.Event, error] {
 // deriveAll runs all stages in memory over the script.
 func deriveAll(t testing.TB, o DeriveOptions, events []schemas.Event) (out []schemas.Event) {
 	t.Helper()
-	err := Derive(context.Background(), sequence(events), o, func(e schemas.Event) error {
+	err := Derive(t.Context(), sequence(events), o, func(e schemas.Event) error {
 		out = append(out, e)
 		return nil
 	})

@@ -129,7 +129,7 @@ func TestRulesJudge(t *testing.T) {
 		"an end":                          {endedWith(nil), 2, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			votes, err := RulesJudge{}.Votes(context.Background(), c.turn)
+			votes, err := RulesJudge{}.Votes(t.Context(), c.turn)
 			switch {
 			case err != nil:
 				t.Fatal(err)
@@ -226,7 +226,7 @@ func TestEvaluate(t *testing.T) {
 func processOne(t *testing.T, p Processor, turn *schemas.TurnClosed) []schemas.Event {
 	t.Helper()
 	e := schemas.Event{ID: id("t"), Source: "test", Tenant: "acme", Session: "x", Payload: turn, Position: schemas.Position{Topic: schemas.TopicTurns, Offset: 7}}
-	out, err := p.Process(context.Background(), e)
+	out, err := p.Process(t.Context(), e)
 	if err != nil {
 		t.Fatal(err)
 	}

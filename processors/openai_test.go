@@ -59,7 +59,7 @@ func TestOpenAIJudge(t *testing.T) {
 	}
 	turn := ran("ls", observation(toolResult, "file.txt"))
 	turn.NextState[0].Message.ToolCallId = &turn.Action.Response.ToolCalls[0].Id
-	votes, err := judge.Votes(context.Background(), turn)
+	votes, err := judge.Votes(t.Context(), turn)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestOpenAIRetries(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			votes, err := judge.Votes(context.Background(), closed(observation(userReplyK, "ok")))
+			votes, err := judge.Votes(t.Context(), closed(observation(userReplyK, "ok")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -140,7 +140,7 @@ func TestOpenAIRetries(t *testing.T) {
 // TestOpenAIEndsWithContext: an ended ctx stops the turn rather than becoming a vote, so that a stage that shuts down judges nothing.
 // Method: cancel while the server is silent.
 func TestOpenAIEndsWithContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	release := make(chan struct{})
 	cfg := chatServer(t, func(int, http.ResponseWriter, map[string]any) {
 		cancel()
@@ -175,7 +175,7 @@ func TestOpenAIConcurrency(t *testing.T) {
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
-			if _, err := judge.Votes(context.Background(), closed(observation(userReplyK, "ok"))); err != nil {
+			if _, err := judge.Votes(t.Context(), closed(observation(userReplyK, "ok"))); err != nil {
 				t.Error(err)
 			}
 		})

@@ -2,7 +2,6 @@ package processors
 
 import (
 	"bytes"
-	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -157,7 +156,7 @@ func TestPairBounds(t *testing.T) {
 		p := NewPair(PairConfig{MaxSessionEvents: 10, DedupRecords: 5})
 		for i, e := range manyTurns(1, 100) {
 			e.Position.Offset = int64(i)
-			if _, err := p.Process(context.Background(), e); err != nil {
+			if _, err := p.Process(t.Context(), e); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -177,7 +176,7 @@ func TestPairForgetsEndedSessions(t *testing.T) {
 		for _, e := range manyTurns(1, 1) {
 			e.Session, e.ID = string(rune('a'+i%26))+e.Session, schemas.ContentID("end", string(rune(i)), e.ID)
 			e.Position.Offset, e.LogTime = offset, epoch.Add(time.Duration(i)*100*time.Millisecond)
-			if _, err := p.Process(context.Background(), e); err != nil {
+			if _, err := p.Process(t.Context(), e); err != nil {
 				t.Fatal(err)
 			}
 			offset++
@@ -241,7 +240,7 @@ type pairMark struct {
 
 func process(t *testing.T, p *Pair, e schemas.Event) []byte {
 	t.Helper()
-	out, err := p.Process(context.Background(), e)
+	out, err := p.Process(t.Context(), e)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,12 +3,12 @@ package processors
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/nextstate-rl/nextstate/schemas"
@@ -171,13 +171,18 @@ func (r *run) append(ctx context.Context, records []schemas.Record) error {
 	}
 }
 
-// links turns traceparents into span links.
+// links turns traceparents (version-trace-span-flags) into span links.
 func links(traces []string) []trace.Link {
 	out := make([]trace.Link, 0, len(traces))
 	for _, parent := range traces {
-		ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": parent})
-		if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
-			out = append(out, trace.Link{SpanContext: sc})
+		f := strings.Split(parent, "-")
+		if len(f) < 4 {
+			continue
+		}
+		traceID, badTrace := trace.TraceIDFromHex(f[1])
+		spanID, badSpan := trace.SpanIDFromHex(f[2])
+		if badTrace == nil && badSpan == nil {
+			out = append(out, trace.Link{SpanContext: trace.NewSpanContext(trace.SpanContextConfig{TraceID: traceID, SpanID: spanID, Remote: true})})
 		}
 	}
 	return out

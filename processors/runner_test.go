@@ -84,7 +84,7 @@ func decoded(t testing.TB, log schemas.Log, topic string, partition int) (out []
 // processed is the next offset that the stage will process in a partition, as its commit says.
 func processed(t testing.TB, log schemas.Log, stage Stage, partition int) int64 {
 	t.Helper()
-	commits, err := log.Committed(context.Background(), GroupPrefix+stage.Name, stage.Topic)
+	commits, err := log.Committed(t.Context(), GroupPrefix+stage.Name, stage.Topic)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,5 +310,14 @@ func TestRunnerAfterTruncation(t *testing.T) {
 	turns := decoded(t, log, schemas.TopicTurns, 0)
 	if got := turns[len(turns)-1].Payload.(*schemas.TurnClosed).GetTurnId(); len(turns) != 18 || got != events[38].ID {
 		t.Errorf("%d turns, want 18", len(turns))
+	}
+}
+
+// TestSpanLinks: a batch's span is linked to the traces of its events, and a broken traceparent only has no link. Method: one of each.
+func TestSpanLinks(t *testing.T) {
+	good := "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	got := links([]string{good, "", "x", "00-zz-b7ad6b7169203331-01", "00-00000000000000000000000000000000-b7ad6b7169203331-01"})
+	if len(got) != 1 || got[0].SpanContext.TraceID().String() != "0af7651916cd43dd8448eb211c80319c" || got[0].SpanContext.SpanID().String() != "b7ad6b7169203331" {
+		t.Errorf("got %v", got)
 	}
 }

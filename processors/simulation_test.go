@@ -146,7 +146,7 @@ func (s *simulation) member(ctx context.Context, stage Stage) {
 // log before it commits.
 func (s *simulation) done() bool {
 	for _, stage := range s.stages {
-		bounds, err := s.log.Bounds(context.Background(), stage.Topic)
+		bounds, err := s.log.Bounds(s.t.Context(), stage.Topic)
 		if err != nil {
 			s.t.Fatal(err)
 		}
