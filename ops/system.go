@@ -55,6 +55,7 @@ type System struct {
 	// Attached: the servers belong to another process.
 	Attached bool
 
+	listening    chan struct{} // closed when the HTTP endpoint listens
 	endpointsMu  sync.Mutex
 	endpoints    Endpoints
 	owner        bool
@@ -68,7 +69,7 @@ func Open(ctx context.Context, cfg Config, need Need, progress io.Writer) (*Syst
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &System{Config: cfg, HTTPClient: &http.Client{}}
+	s := &System{Config: cfg, HTTPClient: &http.Client{}, listening: make(chan struct{})}
 	if err := s.open(ctx, need, progress); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -255,10 +256,14 @@ func (s *System) serving(addr string) {
 	s.endpointsMu.Lock()
 	s.endpoints.HTTP = addr
 	s.endpointsMu.Unlock()
+	close(s.listening)
 	if err := s.publish(); err != nil {
 		s.Telemetry.Logger.Warn("the endpoints file was not written; other commands cannot see the HTTP address", "error", err)
 	}
 }
+
+// Listening is closed once the HTTP endpoint of this process listens.
+func (s *System) Listening() <-chan struct{} { return s.listening }
 
 // Endpoints returns where everything listens.
 func (s *System) Endpoints() Endpoints {

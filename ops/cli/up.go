@@ -3,7 +3,10 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/nextstate-rl/nextstate/ops"
 )
@@ -36,23 +39,42 @@ func (u Up) Run(ctx context.Context, g *Globals) error {
 		if s.Attached {
 			return fmt.Errorf("process %d already runs with the data folder %s: stop it, or use another --data", s.Endpoints().PID, g.Data)
 		}
-		e := s.Endpoints()
-		if g.JSON {
-			if err := g.printJSON(e); err != nil {
-				return err
-			}
-		} else {
-			g.printf("ready in %.1f s\n", time.Since(start).Seconds())
-			g.printf("  events      POST http://%s/v1/events   (nextstate keys create)\n", g.HTTP.Addr)
-			g.printf("  kafka       %v\n  clickhouse  %s\n  web SQL     %s\n  metrics     http://%s/metrics\n", e.Brokers, masked(e.ClickHouse), playURL(e.ClickHouseHTTP), e.Telemetry)
-			g.printf("  data        %s   (addresses with passwords: nextstate endpoints)\nCtrl-C stops.\n", g.Data)
-		}
+		running, ctx := errgroup.WithContext(ctx)
 		if len(names) == 0 {
-			<-ctx.Done()
-			return nil
+			running.Go(func() error { <-ctx.Done(); return nil })
+		} else {
+			running.Go(func() error { return ops.RunStages(ctx, s, names...) })
 		}
-		return ops.RunStages(ctx, s, names...)
+		if slices.Contains(names, "gateway") {
+			select {
+			case <-s.Listening():
+			case <-ctx.Done(): // the gateway failed, or the user did not wait
+				return running.Wait()
+			}
+		}
+		if err := u.ready(g, s, time.Since(start)); err != nil {
+			return err
+		}
+		return running.Wait()
 	})
+}
+
+// ready says where everything is.
+func (u Up) ready(g *Globals, s *ops.System, took time.Duration) error {
+	e := s.Endpoints()
+	if g.JSON {
+		return g.printJSON(e)
+	}
+	g.printf("ready in %.1f s\n", took.Seconds())
+	if e.HTTP != "" {
+		g.printf("  events      POST http://%s/v1/events   (nextstate keys create)\n", e.HTTP)
+	}
+	g.printf("  kafka       %v\n  clickhouse  %s\n", e.Brokers, masked(e.ClickHouse))
+	if e.ClickHouseHTTP != "" {
+		g.printf("  web SQL     %s\n", playURL(e.ClickHouseHTTP))
+	}
+	g.printf("  metrics     http://%s/metrics\n  data        %s   (addresses with passwords: nextstate endpoints)\nCtrl-C stops.\n", e.Telemetry, g.Data)
+	return nil
 }
 
 // Run runs stages as replicas.
