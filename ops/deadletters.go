@@ -86,18 +86,25 @@ var (
 	errTruncated = errors.New("only its first bytes were kept")
 )
 
-// Retry appends the record of a dead letter to its topic again, with the bytes and headers it had.
-func Retry(ctx context.Context, log schemas.Appender, d DeadLetter) error {
+// Retry appends the record of a dead letter to its topic again, with the bytes it had. A source event gets a new id, which Retry returns: the
+// old one is in the history already, and the first event with an id wins. The new id depends on the dead letter only, so that retrying
+// twice has one effect. Other records keep their id, which depends on what they were derived from.
+func Retry(ctx context.Context, log schemas.Appender, d DeadLetter) (newID string, err error) {
 	p := d.Letter.GetPosition()
 	switch {
 	case p == nil:
-		return fmt.Errorf("dead letter %s: %w", d.ID, errFile)
+		return "", fmt.Errorf("dead letter %s: %w", d.ID, errFile)
 	case d.Letter.GetTruncated():
-		return fmt.Errorf("dead letter %s: %w", d.ID, errTruncated)
+		return "", fmt.Errorf("dead letter %s: %w", d.ID, errTruncated)
 	}
 	r := schemas.Record{Topic: p.GetTopic(), Key: d.Letter.GetKey(), Value: d.Letter.GetValue()}
 	for _, h := range d.Letter.GetHeaders() {
-		r.Headers = append(r.Headers, schemas.Header{Key: h.GetKey(), Value: h.GetValue()})
+		v := h.GetValue()
+		if h.GetKey() == "ce_id" && p.GetTopic() == schemas.TopicInteractions {
+			newID = schemas.ContentID("retry", d.ID)
+			v = []byte(newID)
+		}
+		r.Headers = append(r.Headers, schemas.Header{Key: h.GetKey(), Value: v})
 	}
-	return log.Append(ctx, r)
+	return newID, log.Append(ctx, r)
 }

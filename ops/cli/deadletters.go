@@ -77,6 +77,13 @@ func (d DeadLettersShow) Run(ctx context.Context, g *Globals) error {
 	})
 }
 
+// retriedLetter is what became of one dead letter.
+type retriedLetter struct {
+	DeadLetter string `json:"dead_letter"`
+	// NewID is that of the event that was appended; empty: it kept its id.
+	NewID string `json:"new_id,omitempty"`
+}
+
 // DeadLettersRetry appends records again.
 type DeadLettersRetry struct {
 	IDs   []string `arg:"" optional:"" help:"Ids of the dead letters."`
@@ -85,8 +92,9 @@ type DeadLettersRetry struct {
 
 // Help explains the command.
 func (DeadLettersRetry) Help() string {
-	return `Appends the records to their topics again, as they were: after a newer version, or an event that came late, made them acceptable. What is
-already there is not counted twice: ids are deduplicated.`
+	return `Appends the records to their topics again: after a newer version, or an event that came late, made them acceptable. A source event gets a new id
+(the old one stays in the history, and the first event with an id wins); retrying twice has one effect. An action that is retried is a new turn:
+events that name its old id do not find it. Records of files are not retried: mend the file and import it again.`
 }
 
 // Run appends them, and says which cannot be.
@@ -99,26 +107,29 @@ func (r DeadLettersRetry) Run(ctx context.Context, g *Globals) error {
 		if err != nil {
 			return err
 		}
-		retried, failed := 0, []string{}
+		retried, failed := []retriedLetter{}, []string{}
 		err = s.While(ctx, func(ctx context.Context) error {
 			for i := len(letters) - 1; i >= 0; i-- { // the oldest first: that was their order
-				if err := ops.Retry(ctx, s.Log, letters[i]); err != nil {
+				id, err := ops.Retry(ctx, s.Log, letters[i])
+				if err != nil {
 					failed = append(failed, err.Error())
 					continue
 				}
-				retried++
+				retried = append(retried, retriedLetter{letters[i].ID, id})
 			}
 			return ops.WaitCaughtUp(ctx, s.Log, nil)
 		})
 		if g.JSON {
 			err = errors.Join(err, g.printJSON(map[string]any{"retried": retried, "failed": failed}))
 		} else {
-			g.printf("%d records were appended again\n", retried)
+			for _, r := range retried {
+				g.printf("%s appended again %s\n", r.DeadLetter, r.NewID)
+			}
 			for _, f := range failed {
 				g.note("%s", f)
 			}
 		}
-		if err == nil && (len(failed) > 0 || retried == 0) {
+		if err == nil && (len(failed) > 0 || len(retried) == 0) {
 			return ErrPartly
 		}
 		return err
