@@ -9,8 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // nobody owns the data of a server that root starts. initdb wants a uid that has a name, and this one has it nearly everywhere.
@@ -83,35 +81,6 @@ func (a account) closedFolder(dir string) (string, error) {
 			return "", nil
 		}
 	}
-}
-
-// searchRight is the least right of ours that opens folders that are closed to others, such as root's home; 0 when we have none. Containers often leave
-// root only the second.
-func searchRight() (uintptr, error) {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var have [2]unix.CapUserData
-	if err := unix.Capget(&header, &have[0]); err != nil {
-		return 0, fmt.Errorf("read our capabilities: %w", err)
-	}
-	for _, right := range []uintptr{unix.CAP_DAC_READ_SEARCH, unix.CAP_DAC_OVERRIDE} {
-		if have[0].Permitted>>right&1 == 1 {
-			return right, nil
-		}
-	}
-	return 0, nil
-}
-
-// attributes of the server and of initdb.
-func (a account) attributes() *syscall.SysProcAttr {
-	attr := &syscall.SysProcAttr{
-		Setpgid:   true,           // a ^C at the terminal is ours, not the server's
-		Pdeathsig: syscall.SIGINT, // a fast shutdown when the parent dies
-	}
-	if a.drop {
-		attr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)} //nolint:gosec // uids of the kernel's
-		attr.AmbientCaps = a.caps
-	}
-	return attr
 }
 
 // command runs a program as the account. A right that the child keeps counts only after its first exec, so that a program in a closed folder is reached

@@ -102,14 +102,14 @@ func (s *Server) start(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close() // every process of the server has it too
-	if s.account, err = accountFor(ctx, s.data(), s.config.Bin, log); err != nil {
-		return err
-	}
-	if s.account.drop { // the account passes through, to its data; nothing else in the folder is readable for it
+	defer lock.Close()     // every process of the server has it too
+	if os.Geteuid() == 0 { // another account passes through, to its data; nothing else in the folder is readable for it
 		if err := os.Chmod(s.config.Dir, 0o711); err != nil {
 			return err
 		}
+	}
+	if s.account, err = accountFor(ctx, s.data(), s.config.Bin, log); err != nil {
+		return err
 	}
 	if s.password, err = folder.Secret(filepath.Join(s.config.Dir, "password")); err != nil {
 		return err
