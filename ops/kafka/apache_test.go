@@ -109,3 +109,57 @@ func TestLogOnApacheKafka(t *testing.T) {
 		}
 	})
 }
+
+// Goal: with three copies of everything the log takes and keeps appends while one node is down. Method: three nodes, the first killed between
+// two appends; everything acknowledged is read back from the other two.
+func TestThreeNodesSurviveTheLossOfOne(t *testing.T) {
+	c := startApache(t, 3)
+	if c == nil {
+		return
+	}
+	cfg := config(c.Brokers(), 3)
+	cfg.Topics = []string{schemas.TopicTurns}
+	l := open(t, cfg)
+	batch := func(from int) []schemas.Record {
+		var rs []schemas.Record
+		for i := from; i < from+50; i++ {
+			rs = append(rs, schemas.Record{Topic: schemas.TopicTurns, Key: fmt.Appendf(nil, "acme/%d", i)})
+		}
+		return rs
+	}
+	if err := l.Append(t.Context(), batch(0)...); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Kill(0); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Append(t.Context(), batch(50)...); err != nil {
+		t.Fatalf("append while one of three nodes is down: %v", err)
+	}
+	bounds, err := l.Bounds(t.Context(), schemas.TopicTurns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for p, b := range bounds {
+		cur, err := l.Open(t.Context(), schemas.TopicTurns, p, b.First)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at := b.First; at < b.Next; {
+			rs, err := cur.Next(t.Context(), 100)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range rs {
+				found[string(r.Key)], at = true, r.Offset+1
+			}
+		}
+		if err := cur.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(found) != 100 {
+		t.Errorf("%d different records are in the log, want the 100 that were acknowledged", len(found))
+	}
+}

@@ -186,15 +186,15 @@ func (l *Log) retry(ctx context.Context, request func(context.Context) error) er
 		case err == nil:
 			return nil
 		case ctx.Err() != nil:
-			return ctx.Err()
+			return fmt.Errorf("%w (last failure: %w)", ctx.Err(), err)
 		case !retryable(err) || errors.Is(err, schemas.ErrFenced):
 			return err
 		case time.Now().Add(pause).After(deadline):
-			return fmt.Errorf("no success for %v: are the brokers reachable? %w", retryFor, err)
+			return fmt.Errorf("no success for %v: are the brokers reachable, and is the login right? %w", retryFor, err)
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return fmt.Errorf("%w (last failure: %w)", ctx.Err(), err)
 		case <-l.closing:
 			return ErrClosed
 		case <-time.After(pause):
