@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
@@ -28,6 +30,8 @@ type claim struct {
 	// next is the offset that the reader expects; what is missing below the first record was lost.
 	next  int64
 	fresh bool
+	// waiting counts the batches that were read and are not inserted yet.
+	waiting atomic.Int32
 }
 
 // own takes a partition, repeats the range that its former owner wrote down, and goes on behind it.
@@ -142,6 +146,7 @@ func (p *claim) follow(ctx context.Context) error {
 			if err := p.write(ctx, b, nil); err != nil {
 				return err
 			}
+			p.waiting.Add(-1)
 			p.release(b)
 			free <- b
 		}
@@ -160,7 +165,8 @@ func (p *claim) release(b *Batch) {
 	b.Reset()
 }
 
-// read fills free batches. A batch ends when it is full, when it is old enough, or when the process's memory for batches is used up.
+// read fills free batches. A batch ends when it is full, when it is old enough and could be inserted at once, or when the process's memory for
+// batches is used up.
 func (p *claim) read(ctx context.Context, free <-chan *Batch, full chan<- *Batch) error {
 	bounds, err := p.bounds(ctx)
 	if err != nil {
@@ -198,14 +204,14 @@ func (p *claim) read(ctx context.Context, free <-chan *Batch, full chan<- *Batch
 		if pending, err = p.readBatch(ctx, cursor, b, pending, ids); err != nil {
 			return err
 		}
+		p.waiting.Add(1)
 		full <- b // never blocks: there are as many places as batches
 	}
 }
 
 // readBatch fills b from pending and the cursor, and returns the records that did not fit.
 func (p *claim) readBatch(ctx context.Context, cursor schemas.Cursor, b *Batch, pending []schemas.Record, ids idSets) ([]schemas.Record, error) {
-	until, cancel := context.WithTimeout(ctx, p.cfg.Age)
-	defer cancel()
+	old := time.Now().Add(p.cfg.Age)
 	for {
 		if pending[0].Offset > p.next && !p.fresh {
 			p.lose(ctx, p.next, pending[0].Offset)
@@ -227,14 +233,34 @@ func (p *claim) readBatch(ctx context.Context, cursor schemas.Cursor, b *Batch, 
 		if len(pending) > 0 || b.full(p.cfg) {
 			return pending, nil
 		}
-		pending, err = cursor.Next(until, min(1000, p.cfg.Rows-b.records))
-		if err != nil {
-			if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-				return nil, nil // old enough
-			}
-			return nil, fmt.Errorf("read %s/%d: %w", p.topic, p.partition, err)
+		if pending, err = p.more(ctx, cursor, b, old); err != nil || pending == nil {
+			return nil, err
 		}
 	}
+}
+
+// more waits for further records of a batch; nil: the batch ends here. Once it is old it ends when it can be inserted at once. Before that it would
+// only wait behind the batch before it: under load batches grow instead, because large blocks cost less.
+func (p *claim) more(ctx context.Context, cursor schemas.Cursor, b *Batch, old time.Time) ([]schemas.Record, error) {
+	for {
+		records, err := within(ctx, cursor, min(1000, p.cfg.Rows-b.records), old)
+		if err == nil {
+			return records, nil
+		}
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return nil, fmt.Errorf("read %s/%d: %w", p.topic, p.partition, err)
+		}
+		if p.waiting.Load() == 0 {
+			return nil, nil
+		}
+		old = time.Now().Add(max(p.cfg.Age/8, time.Millisecond))
+	}
+}
+
+func within(ctx context.Context, cursor schemas.Cursor, limit int, deadline time.Time) ([]schemas.Record, error) {
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	return cursor.Next(ctx, limit)
 }
 
 // fit returns the records that memory allows. With an empty batch it waits for memory: this partition holds none then, so that others can

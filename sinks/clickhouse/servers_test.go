@@ -27,6 +27,7 @@ var servers struct {
 	mu                   sync.Mutex
 	clickhouse, postgres string // DSN
 	stop                 []func() error
+	pid                  int // of ClickHouse
 	databases            atomic.Int64
 }
 
@@ -44,7 +45,7 @@ func TestMain(m *testing.M) {
 }
 
 // shared starts the servers for the first test that needs them.
-func shared(t *testing.T) {
+func shared(t testing.TB) {
 	t.Helper()
 	servers.mu.Lock()
 	defer servers.mu.Unlock()
@@ -60,6 +61,7 @@ func shared(t *testing.T) {
 	}
 	ch := startClickHouse(t, embedded.Config{Dir: filepath.Join(dir, "clickhouse")})
 	pg := startPostgres(t, postgres.Config{Dir: filepath.Join(dir, "postgres")})
+	servers.pid = ch.Pid()
 	servers.clickhouse, servers.postgres = ch.DSN(), pg.DSN()
 	servers.stop = []func() error{ch.Close, pg.Close, func() error { return os.RemoveAll(dir) }}
 }
@@ -73,7 +75,7 @@ type stores struct {
 }
 
 // open gives a test its own databases, with the schema of ops/migrations.
-func open(t *testing.T) stores {
+func open(t testing.TB) stores {
 	t.Helper()
 	ctx := t.Context()
 	shared(t)
@@ -92,7 +94,7 @@ func open(t *testing.T) stores {
 	return s
 }
 
-func migrate(t *testing.T, s stores) {
+func migrate(t testing.TB, s stores) {
 	t.Helper()
 	if err := migrations.ClickHouse(t.Context(), s.conn); err != nil {
 		t.Fatal(err)
@@ -113,7 +115,7 @@ func database(dsn, name string) string {
 	return scheme + "://" + host + "/" + name
 }
 
-func connect(t *testing.T, dsn string) driver.Conn {
+func connect(t testing.TB, dsn string) driver.Conn {
 	t.Helper()
 	conn, err := clickhouse.Open(dsn)
 	if err != nil {
@@ -123,7 +125,7 @@ func connect(t *testing.T, dsn string) driver.Conn {
 	return conn
 }
 
-func connectPostgres(t *testing.T, dsn string) *pgxpool.Pool {
+func connectPostgres(t testing.TB, dsn string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), dsn)
 	if err != nil {
@@ -133,7 +135,7 @@ func connectPostgres(t *testing.T, dsn string) *pgxpool.Pool {
 	return pool
 }
 
-func startClickHouse(t *testing.T, c embedded.Config) *embedded.Server {
+func startClickHouse(t testing.TB, c embedded.Config) *embedded.Server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -145,7 +147,7 @@ func startClickHouse(t *testing.T, c embedded.Config) *embedded.Server {
 	return s
 }
 
-func startPostgres(t *testing.T, c postgres.Config) *postgres.Server {
+func startPostgres(t testing.TB, c postgres.Config) *postgres.Server {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -47,7 +47,7 @@ func runUntil(t *testing.T, sink *clickhouse.Sink, log schemas.Log) {
 	}
 }
 
-func caughtUp(t *testing.T, log schemas.Log) bool {
+func caughtUp(t testing.TB, log schemas.Log) bool {
 	t.Helper()
 	for _, topic := range schemas.Topics() {
 		bounds, err := log.Bounds(t.Context(), topic)
