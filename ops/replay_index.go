@@ -150,43 +150,29 @@ func (h history) load(ctx context.Context, partition int) (*recorded, error) {
 }
 
 func (r *recorded) add(topic uint8, rec schemas.Record) error {
-	id, err := uuid.Parse(header(rec, "ce_id"))
+	e, err := schemas.Decode(rec)
 	if err != nil {
-		return nil // no event: it is in the dead letters, and no processor derived it
-	}
-	if r.entries[id] != nil {
+		// No event, whatever its headers say: it is in the dead letters. Were its id believed, it would hide the event that has it.
 		return nil
 	}
+	id, err := uuid.Parse(e.ID)
+	if err != nil || r.entries[id] != nil {
+		return err
+	}
 	r.entries[id] = &entry{hash: hashRecord(rec), offset: rec.Offset, topic: topic}
-	switch header(rec, "ce_type") {
-	case "nextstate.v1.TurnClosed":
+	switch p := e.Payload.(type) {
+	case *schemas.TurnClosed:
 		r.turns[id] = rec.Offset
-	case "nextstate.v1.VoteCast", "nextstate.v1.HintVoteCast":
-		e, err := schemas.Decode(rec)
-		if err != nil {
-			return nil
+	case *schemas.VoteCast:
+		if p.GetJudge() != "rules" {
+			r.votes[p.GetTurnId()] = append(r.votes[p.GetTurnId()], p)
 		}
-		switch p := e.Payload.(type) {
-		case *schemas.VoteCast:
-			if p.GetJudge() != "rules" {
-				r.votes[p.GetTurnId()] = append(r.votes[p.GetTurnId()], p)
-			}
-		case *schemas.HintVoteCast:
-			if p.GetFinder() != "rules" {
-				r.hints[p.GetTurnId()] = append(r.hints[p.GetTurnId()], p)
-			}
+	case *schemas.HintVoteCast:
+		if p.GetFinder() != "rules" {
+			r.hints[p.GetTurnId()] = append(r.hints[p.GetTurnId()], p)
 		}
 	}
 	return nil
-}
-
-func header(r schemas.Record, key string) string {
-	for _, h := range r.Headers {
-		if h.Key == key {
-			return string(h.Value)
-		}
-	}
-	return ""
 }
 
 // hashRecord covers everything that derivation decides: key, time, headers in order, value.

@@ -35,6 +35,7 @@ func Benchmarks() []Benchmark {
 		{"pipeline", "A transcript to queryable in ClickHouse, and the delay of one event, beside the same without derivation.", Pipeline},
 		{"up", "Time until ready, idle CPU and memory of the whole process tree, beside the servers alone.", Up},
 		{"memory", "Resident memory of each process while many events and a large import pass through.", Memory},
+		{"crash", "Every process killed at random moments under load: what is lost, duplicated or missing afterwards.", Crash},
 	}
 }
 
@@ -107,6 +108,8 @@ type Env struct {
 	Bytes  int64
 	Runs   int
 	Seed   uint64
+	// Kills is how many processes crash kills, 0 for its own number.
+	Kills int
 
 	Logger   *slog.Logger
 	Progress io.Writer
@@ -127,9 +130,12 @@ func (e *Env) Run(ctx context.Context, b Benchmark) (report Report, err error) {
 	mine.Dir = dir
 	results, err := b.Run(ctx, &mine)
 	if err != nil {
-		return Report{}, fmt.Errorf("benchmark %s: %w", b.Name, err)
+		err = fmt.Errorf("benchmark %s: %w", b.Name, err)
 	}
-	return Report{Main: results[0], More: results[1:]}, nil
+	if len(results) > 0 { // with an error, too: what crash found is both
+		report = Report{Main: results[0], More: results[1:]}
+	}
+	return report, err
 }
 
 func (e *Env) events(otherwise int) int { return or(e.Events, otherwise) }

@@ -23,17 +23,18 @@ type Globals struct {
 	JSON   bool   `help:"Print data as JSON." name:"json"`
 
 	Kafka struct {
-		Brokers     []string      `help:"Kafka brokers (host:port). Empty: the embedded broker." placeholder:"ADDR"`
-		TopicPrefix string        `help:"Prefix of all topic names."`
-		Partitions  int           `help:"Partitions of each topic; cannot change later." default:"4"`
-		Replication int           `help:"Replication factor on your own Kafka." default:"1"`
-		Retention   time.Duration `help:"How long the log keeps records (ClickHouse keeps them for good)." default:"168h"`
-		TLS         bool          `help:"Use TLS to the brokers." name:"tls"`
-		CA          string        `help:"CA certificate file for TLS." name:"ca" type:"path"`
-		SASL        string        `help:"SASL mechanism." name:"sasl" enum:"none,plain,scram-sha-256,scram-sha-512" default:"none"`
-		Username    string        `help:"SASL user."`
-		Password    string        `help:"SASL password." secret:""`
-		Fsync       bool          `help:"Embedded broker: fsync every append (survives power loss; slower)."`
+		Brokers        []string      `help:"Kafka brokers (host:port). Empty: the embedded broker." placeholder:"ADDR"`
+		TopicPrefix    string        `help:"Prefix of all topic names."`
+		Partitions     int           `help:"Partitions of each topic; cannot change later." default:"4"`
+		Replication    int           `help:"Replication factor on your own Kafka." default:"1"`
+		Retention      time.Duration `help:"How long the log keeps records (ClickHouse keeps them for good)." default:"168h"`
+		SessionTimeout time.Duration `help:"After how long without a sign of life a replica of a stage loses its partitions to the others." default:"10s"`
+		TLS            bool          `help:"Use TLS to the brokers." name:"tls"`
+		CA             string        `help:"CA certificate file for TLS." name:"ca" type:"path"`
+		SASL           string        `help:"SASL mechanism." name:"sasl" enum:"none,plain,scram-sha-256,scram-sha-512" default:"none"`
+		Username       string        `help:"SASL user."`
+		Password       string        `help:"SASL password." secret:""`
+		Fsync          bool          `help:"Embedded broker: fsync every append (survives power loss; slower)."`
 	} `embed:"" prefix:"kafka-" group:"Kafka"`
 
 	ClickHouse struct {
@@ -112,6 +113,7 @@ func (g *Globals) settings() ops.Config {
 	c := ops.Config{Dir: g.Data, Tenant: g.Tenant, Fsync: g.Kafka.Fsync, ClickHouseDSN: g.ClickHouse.DSN, ClickHouseHTTP: g.ClickHouse.HTTP, PostgresDSN: g.Postgres.DSN}
 	c.Kafka.Brokers, c.Kafka.TopicPrefix = g.Kafka.Brokers, g.Kafka.TopicPrefix
 	c.Kafka.Partitions, c.Kafka.Replication, c.Kafka.Retention = g.Kafka.Partitions, g.Kafka.Replication, g.Kafka.Retention
+	c.Kafka.SessionTimeout = g.Kafka.SessionTimeout
 	c.Kafka.TLS.Enabled, c.Kafka.TLS.CAFile = g.Kafka.TLS, g.Kafka.CA
 	if g.Kafka.SASL != "none" {
 		c.Kafka.SASL.Mechanism = g.Kafka.SASL
