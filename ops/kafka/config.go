@@ -92,8 +92,10 @@ func (c Config) Validate() error {
 		key   string
 		value time.Duration
 	}{
-		{"append_timeout", c.AppendTimeout}, {"session_timeout", c.SessionTimeout},
-		{"rebalance_timeout", c.RebalanceTimeout}, {"heartbeat_interval", c.HeartbeatInterval},
+		{"append_timeout", c.AppendTimeout},
+		{"session_timeout", c.SessionTimeout},
+		{"rebalance_timeout", c.RebalanceTimeout},
+		{"heartbeat_interval", c.HeartbeatInterval},
 	} {
 		if f.value < 0 {
 			return fmt.Errorf("kafka.%s is %v: give a positive duration, or 0 for the default", f.key, f.value)

@@ -39,7 +39,7 @@ func (l *Log) Open(ctx context.Context, topic string, partition int, offset int6
 	}
 	readCtx, cancel := context.WithCancel(l.ctx)
 	c.cancel = cancel
-	go c.read(readCtx, offset)
+	go c.read(readCtx, offset) //nolint:contextcheck // a cursor outlives the call that opens it
 	return c, nil
 }
 
