@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/nextstate-rl/nextstate/ops"
 	"github.com/nextstate-rl/nextstate/producers/blobs"
@@ -108,6 +109,16 @@ func importFiles(ctx context.Context, g *Globals, o importers.Options, files []s
 	return report, nil
 }
 
+// printable keeps what a file holds from playing with the terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '.'
+	}, s)
+}
+
 // finish prints the report and chooses the exit status.
 func (i Import) finish(g *Globals, report importReport, err error) error {
 	if g.JSON {
@@ -119,11 +130,11 @@ func (i Import) finish(g *Globals, report importReport, err error) error {
 			g.printf("%s: %s, %d sessions, %d actions (+%d side), next states %v, %d outcomes, %d branches, %d malformed, %d unknown\n",
 				r.File, r.Format, r.Sessions, r.Actions, r.SideTurns, r.NextStates, r.Outcomes, r.Branches, r.Malformed, r.Unknown)
 			for _, w := range r.Warnings {
-				g.printf("  %s\n", w)
+				g.printf("  %s\n", printable(w))
 			}
 		}
 		for _, r := range report.Refused {
-			g.printf("%s: %s\n", r.File, r.Error)
+			g.printf("%s\n", printable(r.Error))
 		}
 		g.printf("%d events from %d files in %.1f s\n", report.Events, len(report.Files), report.Seconds)
 	}
