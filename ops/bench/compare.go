@@ -4,17 +4,16 @@ import (
 	"cmp"
 	"context"
 	"math"
+	"os"
 	"runtime"
 	"slices"
-	"syscall"
-	"time"
 )
 
 // measure does its work once and returns the figure.
 type measure func(ctx context.Context) (float64, error)
 
-// rounds are the figures of both sides, round by round, and the CPU time that this process took for each: it holds the broker and both sides,
-// but not the databases. CPU time tells more than the clock where other programs compete for the machine.
+// rounds are the figures of both sides, round by round, and the CPU seconds that each took, servers included: they tell more than the clock where
+// other programs compete for the machine.
 type rounds struct{ subject, baseline, subjectCPU, baselineCPU []float64 }
 
 // compare runs subject and baseline in alternation, changing who goes first, after one uncounted round each.
@@ -31,18 +30,24 @@ func (e *Env) compare(ctx context.Context, name, unit string, subject, baseline 
 		}
 		for _, side := range sides {
 			runtime.GC() // what one side left behind is not the other's to clean up
-			before := cpuSeconds()
+			before, err := cpuSeconds()
+			if err != nil {
+				return r, err
+			}
 			v, err := side.run(ctx)
 			if err != nil {
 				return r, err
 			}
-			cpu := cpuSeconds() - before
+			after, err := cpuSeconds()
+			if err != nil {
+				return r, err
+			}
 			if i == 0 {
 				e.note("warming up  %-9s %12.2f %s", side.what, v, unit)
 				continue
 			}
-			e.note("round %d/%d  %-9s %12.2f %s", i, e.runs(), side.what, v, unit)
-			*side.of, *side.cpu = append(*side.of, v), append(*side.cpu, cpu)
+			e.note("round %d/%d  %-9s %12.2f %s, %.1f s of CPU time", i, e.runs(), side.what, v, unit, after-before)
+			*side.of, *side.cpu = append(*side.of, v), append(*side.cpu, after-before)
 		}
 	}
 	return r, nil
@@ -58,17 +63,21 @@ func (r rounds) higher(name, unit string, extra map[string]any) Result {
 		m.Extra = map[string]any{}
 	}
 	m.Extra["rounds"], m.Extra["baseline_rounds"] = rounded(r.subject), rounded(r.baseline)
-	m.Extra["cpu_seconds"], m.Extra["baseline_cpu_seconds"] = median(r.subjectCPU), median(r.baselineCPU)
+	cpu, baseline := median(r.subjectCPU), median(r.baselineCPU)
+	m.Extra["cpu_seconds"], m.Extra["baseline_cpu_seconds"] = cpu, baseline
+	if cpu > 0 {
+		m.Extra["cpu_ratio"] = baseline / cpu
+	}
 	return m
 }
 
-// cpuSeconds is the user and system time of this process so far.
-func cpuSeconds() float64 {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0 // it cannot fail for ourselves
+// cpuSeconds is the user and system time so far of this process and the servers that it has started.
+func cpuSeconds() (sum float64, err error) {
+	processes, err := descend(os.Getpid())
+	for _, p := range processes {
+		sum += p.cpuSeconds
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
+	return sum, err
 }
 
 // lower makes the result of a figure that is better when it is lower.

@@ -149,6 +149,9 @@ func (e *Env) CrashRun(ctx context.Context, plan CrashPlan) (report *CrashReport
 		return nil, err
 	}
 	r.report.Ends = r.fleet.ends()
+	for _, words := range r.report.Ends {
+		e.note("ended by itself and was started again: %s", words)
+	}
 	r.report.Seconds = time.Since(begin).Seconds()
 	e.note("%d kills, %d acknowledged, %d lost, %d duplicated, %d derived, %d missing, %d unexpected, %d repeated records, seed %d, %.0f s", r.report.Killed(),
 		r.report.Acknowledged, r.report.Lost, r.report.Duplicated, r.report.Derived, r.report.Missing, r.report.Unexpected, r.report.Repeats, r.report.Seed, r.report.Seconds)

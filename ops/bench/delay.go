@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	// probes are sent at this pace, which loads nothing, for as long as probeSessions last.
-	probePace     = 50 * time.Millisecond
-	probeSessions = 5
-	// pollPace bounds the error of a delay from above: an event is seen at most one query and one pause after it is visible.
-	pollPace = 5 * time.Millisecond
+	// probePace is one event a time: a pace that a loaded machine bears, too.
+	probePace = 50 * time.Millisecond
+	// pollPace bounds the error of a delay from above: an event is seen at most one query and one pause after it is visible. A faster pace
+	// would load ClickHouse more than the events do.
+	pollPace = 20 * time.Millisecond
 )
 
 // delays in milliseconds, from the acknowledgement of a next state to its row, the row of the turn that it closes, and of the turn's sample.
 type delays struct{ event, turn, sample []float64 }
 
 // probe sends sessions event by event and looks when their rows become visible.
-func (p *pipeline) probe(ctx context.Context, seed uint64, into *delays) error {
+func (p *pipeline) probe(ctx context.Context, seed uint64, sessions int, into *delays) error {
 	var session []schemas.Event
-	for n := range probeSessions {
+	for range sessions {
 		// Another round of the same seed sends other events: ids are deduplicated.
-		session = append(session, GenerateSession(seed^0xde1a4<<32, p.round*probeSessions+n)...)
+		session = append(session, GenerateSession(seed^0xde1a4<<32, p.round)...)
+		p.round++
 	}
-	p.round++
 	w, err := p.newWatcher(ctx)
 	if err != nil {
 		return err

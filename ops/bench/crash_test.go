@@ -1,0 +1,144 @@
+package bench_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nextstate-rl/nextstate/ops/assets"
+	"github.com/nextstate-rl/nextstate/ops/bench"
+	"github.com/nextstate-rl/nextstate/ops/embedded/apache"
+)
+
+// The flags of the kill tests: go test ./ops/bench -run Crash -crash.seed 7 -crash.kills 500 -timeout 1h
+var (
+	crashSeed  = flag.Uint64("crash.seed", 0, "seed of the kill tests; 0 takes a new one, which is logged")
+	crashKills = flag.Int("crash.kills", 0, "kills of each kill test; 0 takes its own number")
+)
+
+// TestCrashEmbedded shows on the embedded servers that kill -9 of any stage, of the process that holds the broker, of ClickHouse and of Postgres
+// loses no acknowledged event, derives each event exactly once, and leaves the views right and no orphan behind. Method: the real binary, each
+// stage a process; kills at random moments while a load runs; then the history is compared with what was acknowledged, and with what
+// derivation in memory makes of the log.
+func TestCrashEmbedded(t *testing.T) {
+	report := crash(t, bench.CrashPlan{Kills: 32, Pause: 800 * time.Millisecond})
+	for _, target := range append(crashTargets, "servers") {
+		if report.Kills[target] == 0 {
+			t.Errorf("%s was never killed: %v", target, report.Kills)
+		}
+	}
+}
+
+// TestCrashApache shows the same on Apache Kafka, whose broker is killed too, with ClickHouse and Postgres as before. Method: the same, and a
+// broker of one node.
+func TestCrashApache(t *testing.T) {
+	cluster := startApache(t)
+	if cluster == nil {
+		return
+	}
+	report := crash(t, bench.CrashPlan{Kills: 24, Pause: time.Second, Kafka: cluster})
+	for _, target := range append(crashTargets, "servers", "kafka") {
+		if report.Kills[target] == 0 {
+			t.Errorf("%s was never killed: %v", target, report.Kills)
+		}
+	}
+	if report.Kills["kafka"] < 3 {
+		t.Errorf("the broker was killed %d times, 3 are the least", report.Kills["kafka"])
+	}
+}
+
+// crashTargets are killed in every run, whatever its seed.
+var crashTargets = []string{
+	"stage pair", "stage evaluate+direct", "stage assemble", "stage clickhouse", "stage gateway", "clickhouse", "postgres",
+}
+
+// crash runs a plan with the flags' seed and kills, and wants no fault, and that there was something to lose.
+func crash(t *testing.T, plan bench.CrashPlan) *bench.CrashReport {
+	t.Helper()
+	e := env(t)
+	e.Binary, e.Seed = crashBinary(t), *crashSeed
+	for e.Seed == 0 {
+		e.Seed = rand.Uint64N(1 << 32) //nolint:gosec // logged, so that the run can be done again
+	}
+	if *crashKills > 0 {
+		plan.Kills = *crashKills
+	}
+	t.Logf("seed %d: the same targets and load again with -crash.seed %d", e.Seed, e.Seed)
+	report, err := e.CrashRun(t.Context(), plan)
+	if err != nil {
+		t.Fatalf("seed %d: %v", e.Seed, err)
+	}
+	if err := report.Err(); err != nil {
+		t.Error(err)
+	}
+	if report.Killed() != plan.Kills {
+		t.Errorf("%d kills, want %d", report.Killed(), plan.Kills)
+	}
+	if report.Acknowledged < 100 || report.Derived < report.Acknowledged || report.Hostile == 0 || report.Repeats == 0 {
+		t.Errorf("this run shows little: %+v", report)
+	}
+	return report
+}
+
+func crashBinary(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "nextstate")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/nextstate-rl/nextstate")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return binary
+}
+
+// startApache starts Apache Kafka with one node; nil on a developer's machine that cannot run it. CI has to.
+func startApache(t *testing.T) *apache.Cluster {
+	t.Helper()
+	missing := apache.Missing()
+	if _, err := exec.LookPath("mvn"); err != nil && missing == "" && os.Getenv("NEXTSTATE_ASSETS") == "" {
+		missing = "mvn is not on PATH: install Maven, which fetches Kafka's jars, such as with apt-get install maven"
+	}
+	if missing != "" {
+		if os.Getenv("CI") != "" {
+			t.Fatal(missing)
+		}
+		t.Logf("NOT RUN on Apache Kafka: %s", missing)
+		fmt.Fprintf(os.Stderr, "%s was NOT RUN on Apache Kafka: %s\n", t.Name(), missing)
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	c, err := apache.Start(ctx, apache.Config{Dir: t.TempDir(), Jars: assets.ForTest(t, "kafka")}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// TestCrashReport shows that a run with a fault is an error that says how to do it again, and a result that counts it. Method: a report by hand.
+func TestCrashReport(t *testing.T) {
+	clean := bench.CrashReport{Seed: 7, Kills: map[string]int{"stage pair": 2, "postgres": 1}}
+	if err := clean.Err(); err != nil || clean.Killed() != 3 || clean.Result().Value != 0 {
+		t.Errorf("a clean report: %v, %d kills, %v", err, clean.Killed(), clean.Result())
+	}
+	for _, key := range []string{"kills", "acknowledged", "lost", "duplicated", "seed"} {
+		if _, ok := clean.Result().Extra[key]; !ok {
+			t.Errorf("the result has no %s", key)
+		}
+	}
+	if _, err := env(t).CrashRun(t.Context(), bench.CrashPlan{}); err == nil || errors.Is(err, context.Canceled) {
+		t.Errorf("a plan without kills: %v", err)
+	}
+}
