@@ -151,7 +151,7 @@ func (b *Batch) Rows() int {
 func (b *Batch) Insert(ctx context.Context, conn driver.Conn, token string) error {
 	ctx = insertContext(ctx, token)
 	for _, t := range b.allTables() {
-		if err := t.insert(ctx, conn, t.name); err != nil {
+		if err := t.insert(ctx, conn, t.name, max(1, t.rows)); err != nil {
 			return err
 		}
 	}

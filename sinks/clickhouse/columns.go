@@ -21,7 +21,8 @@ type table struct {
 type column interface {
 	name() string
 	size() int
-	send(driver.BatchColumn) error
+	// send appends the values of the rows from to to-1.
+	send(b driver.BatchColumn, from, to int) error
 	reset()
 }
 
@@ -37,11 +38,11 @@ func newCells[T any](t *table, title string) *cells[T] {
 	return c
 }
 
-func (c *cells[T]) add(v T)                         { c.v = append(c.v, v) }
-func (c *cells[T]) name() string                    { return c.title }
-func (c *cells[T]) size() int                       { return len(c.v) }
-func (c *cells[T]) send(b driver.BatchColumn) error { return b.Append(c.v) }
-func (c *cells[T]) reset()                          { clear(c.v); c.v = c.v[:0] }
+func (c *cells[T]) add(v T)                                       { c.v = append(c.v, v) }
+func (c *cells[T]) name() string                                  { return c.title }
+func (c *cells[T]) size() int                                     { return len(c.v) }
+func (c *cells[T]) send(b driver.BatchColumn, from, to int) error { return b.Append(c.v[from:to]) }
+func (c *cells[T]) reset()                                        { clear(c.v); c.v = c.v[:0] }
 
 // lists is a column of arrays or maps: the driver is fastest when it gets those row by row.
 type lists[T any] struct{ cells[T] }
@@ -52,9 +53,9 @@ func newLists[T any](t *table, title string) *lists[T] {
 	return c
 }
 
-func (c *lists[T]) send(b driver.BatchColumn) error {
-	for i := range c.v {
-		if err := b.AppendRow(c.v[i]); err != nil {
+func (c *lists[T]) send(b driver.BatchColumn, from, to int) error {
+	for _, v := range c.v[from:to] {
+		if err := b.AppendRow(v); err != nil {
 			return err
 		}
 	}
@@ -71,8 +72,10 @@ func (t *table) reset() {
 // errRefused marks an error that the rows themselves cause: trying again cannot help.
 var errRefused = errors.New("clickhouse refuses the rows")
 
-// insert sends the rows to a table (its own, or one of the same columns) as one block. Nothing is sent for no rows.
-func (t *table) insert(ctx context.Context, conn driver.Conn, into string) error {
+// insert sends the rows to a table (its own, or one of the same columns), packet rows at a time: the driver's buffers stay small and are used
+// again. The server squashes the packets (see insertContext), so that they are one block all the same, all of it or none. Nothing is sent for no
+// rows.
+func (t *table) insert(ctx context.Context, conn driver.Conn, into string, packet int) error {
 	if t.rows == 0 {
 		return nil
 	}
@@ -92,10 +95,16 @@ func (t *table) insert(ctx context.Context, conn driver.Conn, into string) error
 	if err != nil {
 		return fmt.Errorf("insert into %s: %w", into, err)
 	}
-	for i, c := range t.columns {
-		if err := c.send(batch.Column(i)); err != nil {
-			_ = batch.Abort() // the conversion's error is the one to report
-			return fmt.Errorf("insert into %s: column %s: %w: %w", into, c.name(), err, errRefused)
+	for from := 0; from < t.rows; from += packet {
+		if from > 0 {
+			if err := batch.Flush(); err != nil {
+				return errors.Join(fmt.Errorf("insert into %s: %w", into, classify(err)), batch.Abort())
+			}
+		}
+		for i, c := range t.columns {
+			if err := c.send(batch.Column(i), from, min(from+packet, t.rows)); err != nil {
+				return errors.Join(fmt.Errorf("insert into %s: column %s: %w: %w", into, c.name(), err, errRefused), batch.Abort())
+			}
 		}
 	}
 	if err := batch.Send(); err != nil {

@@ -14,6 +14,9 @@ import (
 	"github.com/nextstate-rl/nextstate/schemas"
 )
 
+// packetRows is how many rows go to the server in one packet of a block.
+const packetRows = 1000
+
 // write makes one batch durable: its range in Postgres, its rows in ClickHouse, its dead letters in the log, then the group's commit. done names
 // the tables that have the range already.
 func (p *claim) write(ctx context.Context, b *Batch, done map[string]bool) error {
@@ -106,7 +109,7 @@ func (p *claim) insert(ctx context.Context, b *Batch, t *table) error {
 				return err
 			}
 		}
-		return t.insert(insertContext(ctx, b.token()), p.conn, t.name)
+		return t.insert(insertContext(ctx, b.token()), p.conn, t.name, packetRows)
 	})
 }
 
@@ -166,7 +169,7 @@ func (p *claim) isolate(ctx context.Context, b *Batch, t *table, refusal error) 
 			if one.name != t.name {
 				continue
 			}
-			err := p.retry(ctx, "clickhouse", func() error { return one.insert(ctx, p.conn, probe) })
+			err := p.retry(ctx, "clickhouse", func() error { return one.insert(ctx, p.conn, probe, packetRows) })
 			if errors.Is(err, errRefused) {
 				reasons[r.Offset] = err.Error()
 			} else if err != nil {
