@@ -198,7 +198,7 @@ func (p *partitionReplay) interactions(ctx context.Context) iter.Seq2[schemas.Ev
 		err := p.h.each(ctx, schemas.TopicInteractions, p.partition, func(rec schemas.Record) error {
 			e, err := schemas.Decode(rec)
 			if err != nil {
-				return nil
+				return nil //nolint:nilerr // it was dead-lettered live
 			}
 			p.events++
 			if p.o.Progress != nil && p.events%10_000 == 0 {

@@ -139,19 +139,25 @@ func TestDirect(t *testing.T) {
 		events int
 	}{
 		"no teacher": {DirectConfig{Finders: two}, true, &schemas.HintSelected{
-			Hint: short, Candidates: []string{short, long}, Selection: "unscored", Finder: "f", TeacherAbsentReason: proto.String("no teacher is configured")}, 3},
+			Hint: short, Candidates: []string{short, long}, Selection: "unscored", Finder: "f", TeacherAbsentReason: proto.String("no teacher is configured"),
+		}, 3},
 		"no tokens": {DirectConfig{Finders: two, Teacher: teacherFunc{}}, false, &schemas.HintSelected{
-			Hint: short, Candidates: []string{short, long}, Selection: "unscored", Finder: "f", TeacherAbsentReason: proto.String("the action has no token ids")}, 3},
+			Hint: short, Candidates: []string{short, long}, Selection: "unscored", Finder: "f", TeacherAbsentReason: proto.String("the action has no token ids"),
+		}, 3},
 		"most overlap": {DirectConfig{Finders: two, Teacher: teacherFunc{overlaps: []uint64{3, 5}}}, true, &schemas.HintSelected{
 			Hint: long, Candidates: []string{short, long}, CandidateIndex: 1, Selection: "sequence_optimal", Finder: "f",
-			Teacher: &schemas.TeacherScored{TurnId: id("a1"), HintIndex: 1, Hint: long, Overlap: 5, Logprobs: []float32{-1}}}, 5},
+			Teacher: &schemas.TeacherScored{TurnId: id("a1"), HintIndex: 1, Hint: long, Overlap: 5, Logprobs: []float32{-1}},
+		}, 5},
 		"a tie stays with the shorter": {DirectConfig{Finders: two, Teacher: teacherFunc{overlaps: []uint64{5, 5}}}, true, &schemas.HintSelected{
 			Hint: short, Candidates: []string{short, long}, Selection: "sequence_optimal", Finder: "f",
-			Teacher: &schemas.TeacherScored{TurnId: id("a1"), Hint: short, Overlap: 5, Logprobs: []float32{-1}}}, 5},
+			Teacher: &schemas.TeacherScored{TurnId: id("a1"), Hint: short, Overlap: 5, Logprobs: []float32{-1}},
+		}, 5},
 		"the teacher gives up": {DirectConfig{Finders: two, Teacher: teacherFunc{err: Permanent(errors.New("no such model"))}}, true, &schemas.HintSelected{
-			Hint: short, Candidates: []string{short, long}, Selection: "unscored", Finder: "f", TeacherAbsentReason: proto.String("the teacher failed: no such model")}, 3},
+			Hint: short, Candidates: []string{short, long}, Selection: "unscored", Finder: "f", TeacherAbsentReason: proto.String("the teacher failed: no such model"),
+		}, 3},
 		"the second finder": {DirectConfig{Finders: []Finder{finderFunc{"e", nil}, finderFunc{"f", hinted(short)}}}, true, &schemas.HintSelected{
-			Hint: short, Candidates: []string{short}, Selection: "unscored", Finder: "f", TeacherAbsentReason: proto.String("no teacher is configured")}, 2},
+			Hint: short, Candidates: []string{short}, Selection: "unscored", Finder: "f", TeacherAbsentReason: proto.String("no teacher is configured"),
+		}, 2},
 		"too short":       {DirectConfig{Finders: []Finder{finderFunc{"f", hinted("too short")}}}, true, &schemas.HintAbsent{Reason: "no hint was accepted"}, 2},
 		"nobody can tell": {DirectConfig{Finders: []Finder{finderFunc{"f", nil}}}, true, &schemas.HintAbsent{Reason: "no finder could tell"}, 1},
 		"everybody down":  {DirectConfig{Finders: []Finder{finderFunc{"f", []*schemas.HintVoteCast{{Error: proto.String("down")}}}}}, true, &schemas.HintAbsent{Reason: "every finder failed: down"}, 2},

@@ -27,7 +27,8 @@ func TestPair(t *testing.T) {
 		"a reply closes its turn":            {newScript().main("x", "a1").next("x", "n1", "a1", "thanks"), []string{"a1 NEXT_STATE n1"}},
 		"a reply without a turn id does too": {newScript().main("x", "a1").next("x", "n1", "", "thanks"), []string{"a1 NEXT_STATE n1"}},
 		"parts gather until the last": {
-			newScript().main("x", "a1").part("x", "n1", "one").part("x", "n2", "two").next("x", "n3", "a1", "three"), []string{"a1 NEXT_STATE n1 n2 n3"}},
+			newScript().main("x", "a1").part("x", "n1", "one").part("x", "n2", "two").next("x", "n3", "a1", "three"), []string{"a1 NEXT_STATE n1 n2 n3"},
+		},
 		"the next action closes":                     {newScript().main("x", "a1").part("x", "n1", "one").main("x", "a2"), []string{"a1 NEXT_ACTION n1"}},
 		"an unanswered turn closes empty":            {newScript().main("x", "a1").main("x", "a2"), []string{"a1 NEXT_ACTION"}},
 		"the end closes":                             {newScript().main("x", "a1").end("x", "e1"), []string{"a1 SESSION_ENDED e1"}},

@@ -137,7 +137,7 @@ func (r *run) run(ctx context.Context) (err error) {
 // ended turns an error into nil when the reason is that the claim ended.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // that is the point
 	}
 	return err
 }

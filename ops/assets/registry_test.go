@@ -143,18 +143,24 @@ func (r *registry) three(t *testing.T) []Asset {
 	t.Helper()
 	links := `[{"source":"native/lib/libx.so.1.2","target":"native/lib/libx.so.1"},{"source":"native/pgxs/a","target":"native/pgxs/b"}]`
 	return []Asset{
-		{Name: "server", Version: "1", Licence: "MIT", Platform: "any", Ecosystem: "npm", Packages: []string{"@scope/server@1"},
+		{
+			Name: "server", Version: "1", Licence: "MIT", Platform: "any", Ecosystem: "npm", Packages: []string{"@scope/server@1"},
 			Strip: "package/native/", Take: []string{"bin/", "lib/"}, Symlinks: "package/native/links.json",
 			Archives: []Archive{r.add(t, "scope-server-1.tgz", tarball(t, map[string]string{
 				"package/native/bin/server": "program", "package/native/lib/libx.so.1.2": "library", "package/native/links.json": links,
 				"package/native/pgxs/a": "not taken", "package/package.json": "{}",
-			}))}},
-		{Name: "model", Version: "2", Licence: "MIT", Platform: "any", Ecosystem: "pip", Packages: []string{"model==2"}, Options: []string{"--only-binary=:all:"},
+			}))},
+		},
+		{
+			Name: "model", Version: "2", Licence: "MIT", Platform: "any", Ecosystem: "pip", Packages: []string{"model==2"}, Options: []string{"--only-binary=:all:"},
 			Take: []string{"model/weights.bin"}, Archives: []Archive{r.add(t, "model-2-py3-none-any.whl", wheel(t, map[string]string{
 				"model/weights.bin": "weights", "model/__init__.py": "",
-			}))}},
-		{Name: "jars", Version: "3", Licence: "MIT", Platform: "any", Ecosystem: "maven", Packages: []string{"g:a:3", "g:b:3"},
-			Archives: []Archive{r.add(t, "a-3.jar", []byte("jar a")), r.add(t, "b-3.jar", []byte("jar b"))}},
+			}))},
+		},
+		{
+			Name: "jars", Version: "3", Licence: "MIT", Platform: "any", Ecosystem: "maven", Packages: []string{"g:a:3", "g:b:3"},
+			Archives: []Archive{r.add(t, "a-3.jar", []byte("jar a")), r.add(t, "b-3.jar", []byte("jar b"))},
+		},
 	}
 }
 

@@ -209,7 +209,7 @@ func (w *claudeLine) outside(ctx context.Context, session string) (parent, actio
 		w.out.Warn("the session's own file cannot be read, so the sub-agent is not linked to its call: %v", err)
 		return "", "", nil
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close()
 	src, err := openSource(path, f, nil)
 	if err != nil {
 		return "", "", err

@@ -260,10 +260,10 @@ func (e *piEntry) userKind() piKind {
 func (e *piEntry) text() string {
 	var b strings.Builder
 	for _, block := range e.blocks {
-		switch {
-		case block.Type == "text":
+		switch block.Type {
+		case "text":
 			b.WriteString(block.Text)
-		case block.Type == "image":
+		case "image":
 			b.WriteString(block.Data)
 		}
 		b.WriteByte('\n')

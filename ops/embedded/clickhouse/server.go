@@ -26,7 +26,7 @@ const (
 	Database = "nextstate"
 )
 
-// ErrPortTaken: a fixed port is in use. Take others and start again.
+// ErrPortTaken says that a fixed port is in use. Take others and start again.
 var ErrPortTaken = errors.New("port is in use")
 
 // Config of a server.

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// LockedError: another process holds the folder.
+// LockedError says that another process holds the folder.
 type LockedError struct {
 	Dir string
 	// PID of the process that took the lock; 0 when it is not known.

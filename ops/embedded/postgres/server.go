@@ -32,7 +32,7 @@ const (
 	logBytesMax = 32 << 20
 )
 
-// ErrPortTaken: the fixed port is in use. Take another and start again.
+// ErrPortTaken says that the fixed port is in use. Take another and start again.
 var ErrPortTaken = errors.New("port is in use")
 
 // Config of a server.
@@ -271,7 +271,7 @@ func (s *Server) removeStalePID() error {
 	pid, err := strconv.Atoi(strings.TrimSpace(first))
 	if err == nil && folder.Alive(pid) {
 		if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err != nil || strings.HasPrefix(string(name), "postgres") {
-			return nil // let the server judge
+			return nil //nolint:nilerr // without a name, let the server judge
 		}
 	}
 	return os.Remove(file)
