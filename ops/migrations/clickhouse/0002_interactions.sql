@@ -1,4 +1,6 @@
 -- One table for each kind of event, named after it. Absent values are NULL or an empty array, never 0.
+-- Codecs, measured on made-up responses of 200 tokens (ids of a skewed vocabulary of 49,152; a third of the log-probs near 0), size against raw:
+-- ids T64+ZSTD 2.6, ZSTD 2.1, Delta+ZSTD 1.7, LZ4 1.4; log-probs ZSTD 1.09, FPC 1.01, Gorilla 0.98 (they are noise: nothing helps).
 -- ORDER BY begins with tenant and session: analysts ask by session, and joins by turn find it there.
 
 CREATE TABLE IF NOT EXISTS action_taken
@@ -19,12 +21,12 @@ CREATE TABLE IF NOT EXISTS action_taken
     reasoning               Nullable(String) CODEC(ZSTD(1)),
     call_names              Array(String) COMMENT 'Tools that the response calls' CODEC(ZSTD(1)),
     call_arguments          Array(String) CODEC(ZSTD(1)),
-    prompt_ids              Array(UInt32) CODEC(ZSTD(1)),
-    response_ids            Array(UInt32) CODEC(ZSTD(1)),
+    prompt_ids              Array(UInt32) CODEC(T64, ZSTD(1)),
+    response_ids            Array(UInt32) CODEC(T64, ZSTD(1)),
     logprobs                Array(Float32) COMMENT 'Nats, at temperature 1; empty: absent' CODEC(ZSTD(1)),
     logprobs_sampled        Array(Float32) COMMENT 'Nats, at the sampling temperature; empty: absent' CODEC(ZSTD(1)),
     top_k_k                 UInt32 COMMENT 'Entries a token; 0: absent' CODEC(T64, ZSTD(1)),
-    top_k_ids               Array(UInt32) COMMENT '[tokens][k], row by row' CODEC(ZSTD(1)),
+    top_k_ids               Array(UInt32) COMMENT '[tokens][k], row by row' CODEC(T64, ZSTD(1)),
     top_k_logprobs          Array(Float32) COMMENT '[tokens][k], row by row, nats at the sampling temperature' CODEC(ZSTD(1)),
     mask                    Array(UInt8) COMMENT '1 trained, 0 masked; empty: all 1' CODEC(ZSTD(1)),
     temperature             Nullable(Float64) CODEC(ZSTD(1)),

@@ -125,7 +125,7 @@ CREATE TABLE IF NOT EXISTS teacher_scored
     temperature          Float64 CODEC(ZSTD(1)),
     logprobs             Array(Float32) CODEC(ZSTD(1)),
     top_k_k              UInt32 CODEC(T64, ZSTD(1)),
-    top_k_ids            Array(UInt32) CODEC(ZSTD(1)),
+    top_k_ids            Array(UInt32) CODEC(T64, ZSTD(1)),
     top_k_logprobs       Array(Float32) CODEC(ZSTD(1)),
     logprobs_at_student  Array(Float32) CODEC(ZSTD(1)),
     overlap              UInt64 CODEC(T64, ZSTD(1)),
