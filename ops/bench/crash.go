@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -158,9 +159,10 @@ func (e *Env) CrashRun(ctx context.Context, plan CrashPlan) (report *CrashReport
 	return r.report, nil
 }
 
+func (r *crashRun) data() string { return filepath.Join(r.env.Dir, "crash") }
+
 // start starts the fleet, and returns when its servers answer.
 func (r *crashRun) start(ctx context.Context) error {
-	data := filepath.Join(r.env.Dir, "crash")
 	gateway, err := freeAddress()
 	if err != nil {
 		return err
@@ -172,7 +174,7 @@ func (r *crashRun) start(ctx context.Context) error {
 		brokers = r.plan.Kafka.Brokers()
 		cfg.Kafka.Brokers = brokers
 	}
-	r.fleet = r.env.startFleet(ctx, data, gateway, brokers)
+	r.fleet = r.env.startFleet(ctx, r.data(), gateway, brokers)
 	starting, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for { // the servers' first start takes its time, that of a fetch included
@@ -206,7 +208,7 @@ func (r *crashRun) close() error {
 	if r.system != nil {
 		errs = append(errs, r.system.Close())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, os.RemoveAll(r.data()))...)
 }
 
 // killUnderLoad runs the load for as long as there is something to kill.

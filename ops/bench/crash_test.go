@@ -24,35 +24,29 @@ var (
 	crashKills = flag.Int("crash.kills", 0, "kills of each kill test; 0 takes its own number")
 )
 
-// TestCrashEmbedded shows on the embedded servers that kill -9 of any stage, of the process that holds the broker, of ClickHouse and of Postgres
-// loses no acknowledged event, derives each event exactly once, and leaves the views right and no orphan behind. Method: the real binary, each
-// stage a process; kills at random moments while a load runs; then the history is compared with what was acknowledged, and with what
-// derivation in memory makes of the log.
-func TestCrashEmbedded(t *testing.T) {
-	report := crash(t, bench.CrashPlan{Kills: 32, Pause: 800 * time.Millisecond})
-	for _, target := range append(crashTargets, "servers") {
-		if report.Kills[target] == 0 {
-			t.Errorf("%s was never killed: %v", target, report.Kills)
+// TestCrash shows that kill -9 of any stage, of the broker, of ClickHouse and of Postgres at any moment loses no acknowledged event, derives each
+// event exactly once, and leaves the views right and no orphan behind: on the embedded servers, and on Apache Kafka with real ClickHouse and
+// Postgres. Method: the real binary, each stage a process with a replica; kills at random moments while a load runs; then the history is
+// compared with what was acknowledged, and with what derivation in memory makes of the log.
+func TestCrash(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "nextstate")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/nextstate-rl/nextstate")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Run("Embedded", func(t *testing.T) {
+		crash(t, binary, bench.CrashPlan{Kills: 32, Pause: 800 * time.Millisecond}, "servers")
+	})
+	t.Run("Apache", func(t *testing.T) {
+		cluster := startApache(t)
+		if cluster == nil {
+			return
 		}
-	}
-}
-
-// TestCrashApache shows the same on Apache Kafka, whose broker is killed too, with ClickHouse and Postgres as before. Method: the same, and a
-// broker of one node.
-func TestCrashApache(t *testing.T) {
-	cluster := startApache(t)
-	if cluster == nil {
-		return
-	}
-	report := crash(t, bench.CrashPlan{Kills: 24, Pause: time.Second, Kafka: cluster})
-	for _, target := range append(crashTargets, "servers", "kafka") {
-		if report.Kills[target] == 0 {
-			t.Errorf("%s was never killed: %v", target, report.Kills)
+		report := crash(t, binary, bench.CrashPlan{Kills: 24, Pause: 800 * time.Millisecond, Kafka: cluster}, "servers", "kafka")
+		if report.Kills["kafka"] < 3 {
+			t.Errorf("the broker was killed %d times, 3 are the least", report.Kills["kafka"])
 		}
-	}
-	if report.Kills["kafka"] < 3 {
-		t.Errorf("the broker was killed %d times, 3 are the least", report.Kills["kafka"])
-	}
+	})
 }
 
 // crashTargets are killed in every run, whatever its seed.
@@ -60,11 +54,11 @@ var crashTargets = []string{
 	"stage pair", "stage evaluate+direct", "stage assemble", "stage clickhouse", "stage gateway", "clickhouse", "postgres",
 }
 
-// crash runs a plan with the flags' seed and kills, and wants no fault, and that there was something to lose.
-func crash(t *testing.T, plan bench.CrashPlan) *bench.CrashReport {
+// crash runs a plan with the flags' seed and kills, and wants no fault, every target hit, and that there was something to lose.
+func crash(t *testing.T, binary string, plan bench.CrashPlan, more ...string) *bench.CrashReport {
 	t.Helper()
 	e := env(t)
-	e.Binary, e.Seed = crashBinary(t), *crashSeed
+	e.Binary, e.Seed = binary, *crashSeed
 	for e.Seed == 0 {
 		e.Seed = rand.Uint64N(1 << 32) //nolint:gosec // logged, so that the run can be done again
 	}
@@ -85,17 +79,12 @@ func crash(t *testing.T, plan bench.CrashPlan) *bench.CrashReport {
 	if report.Acknowledged < 100 || report.Derived < report.Acknowledged || report.Hostile == 0 || report.Repeats == 0 {
 		t.Errorf("this run shows little: %+v", report)
 	}
-	return report
-}
-
-func crashBinary(t *testing.T) string {
-	t.Helper()
-	binary := filepath.Join(t.TempDir(), "nextstate")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/nextstate-rl/nextstate")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	for _, target := range append(more, crashTargets...) {
+		if report.Kills[target] == 0 {
+			t.Errorf("%s was never killed: %v", target, report.Kills)
+		}
 	}
-	return binary
+	return report
 }
 
 // startApache starts Apache Kafka with one node; nil on a developer's machine that cannot run it. CI has to.
