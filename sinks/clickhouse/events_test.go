@@ -77,8 +77,10 @@ func turnEvents(session string, n int, previous string) []schemas.Event {
 		return append(all,
 			event(session, name("teacher"), teacher),
 			event(session, name("hint"), &schemas.HintSelected{TurnId: turn, Hint: "Use the other.", Candidates: []string{"Use the other."}, Selection: "unscored", Teacher: teacher, Finder: "rules"}),
-			event(session, name("sample"), &schemas.SampleAssembled{TurnId: turn, Kind: schemas.SampleKind_SAMPLE_KIND_COMBINED, Reward: -1, Hint: ptr("Use the other."),
-				Response: action.GetResponse(), Tokens: action.GetTokens(), Model: "small", PolicyVersion: ptr("base")}))
+			event(session, name("sample"), &schemas.SampleAssembled{
+				TurnId: turn, Kind: schemas.SampleKind_SAMPLE_KIND_COMBINED, Reward: -1, Hint: ptr("Use the other."),
+				Response: action.GetResponse(), Tokens: action.GetTokens(), Model: "small", PolicyVersion: ptr("base"),
+			}))
 	}
 	return append(all,
 		event(session, name("hint"), &schemas.HintAbsent{TurnId: turn, Reason: "none"}),

@@ -81,8 +81,10 @@ func TestEveryKind(t *testing.T) {
 		t.Fatalf("the test writes %d kinds of %d", len(want), len(schemas.Kinds()))
 	}
 	records := encode(t, events)
-	odd := schemas.Record{Topic: schemas.TopicTurns, Key: []byte("acme/s0"), Value: []byte("\xff\x00"), Time: start.Truncate(time.Millisecond),
-		Headers: []schemas.Header{{Key: "x", Value: []byte{0, 0xff}}, {Key: "x"}}}
+	odd := schemas.Record{
+		Topic: schemas.TopicTurns, Key: []byte("acme/s0"), Value: []byte("\xff\x00"), Time: start.Truncate(time.Millisecond),
+		Headers: []schemas.Header{{Key: "x", Value: []byte{0, 0xff}}, {Key: "x"}},
+	}
 	records = append(records, odd)
 	if err := log.Append(t.Context(), records...); err != nil {
 		t.Fatal(err)
