@@ -2,21 +2,20 @@ package ops
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/nextstate-rl/nextstate/schemas"
 	sink "github.com/nextstate-rl/nextstate/sinks/clickhouse"
 )
 
-// history reads the whole of a partition: from Kafka what it retains, from ClickHouse what it does not.
+// history reads the whole of a partition: from Kafka what it retains, from ClickHouse what it does not. One of them can be nil.
 type history struct {
 	log   schemas.Reader
-	store schemas.Reader
+	store *sink.History
 }
 
 func (s *System) history(source string) (history, error) {
@@ -33,13 +32,22 @@ func (s *System) history(source string) (history, error) {
 	return h, nil
 }
 
+// readers are those that are there, the log first.
+func (h history) readers() []schemas.Reader {
+	var all []schemas.Reader
+	if h.log != nil {
+		all = append(all, h.log)
+	}
+	if h.store != nil {
+		all = append(all, h.store)
+	}
+	return all
+}
+
 // partitions is how many partitions a topic has.
 func (h history) partitions(ctx context.Context, topic string) (int, error) {
 	n := 0
-	for _, r := range []schemas.Reader{h.log, h.store} {
-		if r == nil {
-			continue
-		}
+	for _, r := range h.readers() {
 		bounds, err := r.Bounds(ctx, topic)
 		if err != nil {
 			return 0, err
@@ -49,25 +57,31 @@ func (h history) partitions(ctx context.Context, topic string) (int, error) {
 	return n, nil
 }
 
+// ranges says which offsets of a partition are read from ClickHouse, 0 up to stored, and which from Kafka.
+func (h history) ranges(ctx context.Context, topic string, partition int) (stored int64, retained schemas.Bounds, err error) {
+	if h.log == nil {
+		b, err := bounds(ctx, h.store, topic, partition)
+		return b.Next, schemas.Bounds{}, err
+	}
+	retained, err = bounds(ctx, h.log, topic, partition)
+	if h.store != nil {
+		stored = retained.First
+	}
+	return stored, retained, err
+}
+
 // each calls do with every record of a partition in offset order. What is appended meanwhile is not read.
 func (h history) each(ctx context.Context, topic string, partition int, do func(schemas.Record) error) error {
-	if h.log != nil {
-		b, err := bounds(ctx, h.log, topic, partition)
-		if err != nil {
-			return err
-		}
-		if b.First > 0 && h.store != nil {
-			if err := h.read(ctx, h.store, topic, partition, 0, b.First, do); err != nil {
-				return err
-			}
-		}
-		return h.read(ctx, h.log, topic, partition, b.First, b.Next, do)
-	}
-	b, err := bounds(ctx, h.store, topic, partition)
+	stored, retained, err := h.ranges(ctx, topic, partition)
 	if err != nil {
 		return err
 	}
-	return h.read(ctx, h.store, topic, partition, 0, b.Next, do)
+	if stored > 0 {
+		if err := h.store.Scan(ctx, topic, partition, 0, stored, do); err != nil {
+			return err
+		}
+	}
+	return h.read(ctx, topic, partition, retained, do)
 }
 
 func bounds(ctx context.Context, r schemas.Reader, topic string, partition int) (schemas.Bounds, error) {
@@ -78,18 +92,12 @@ func bounds(ctx context.Context, r schemas.Reader, topic string, partition int) 
 	return all[partition], nil
 }
 
-// read walks the records with from <= offset < to. The history may have gaps (repeated events are stored once), so its last record can lie
-// before to: the stored bounds tell where it ends.
-func (h history) read(ctx context.Context, r schemas.Reader, topic string, partition int, from, to int64, do func(schemas.Record) error) error {
-	b, err := bounds(ctx, r, topic, partition)
-	if err != nil {
-		return err
-	}
-	to = min(to, b.Next)
-	if from >= to {
+// read walks what Kafka retained when the bounds were asked.
+func (h history) read(ctx context.Context, topic string, partition int, b schemas.Bounds, do func(schemas.Record) error) error {
+	if b.First >= b.Next {
 		return nil
 	}
-	cursor, err := r.Open(ctx, topic, partition, max(from, b.First))
+	cursor, err := h.log.Open(ctx, topic, partition, b.First)
 	if err != nil {
 		return err
 	}
@@ -100,13 +108,13 @@ func (h history) read(ctx context.Context, r schemas.Reader, topic string, parti
 			return err
 		}
 		for _, rec := range records {
-			if rec.Offset >= to {
+			if rec.Offset >= b.Next {
 				return nil
 			}
 			if err := do(rec); err != nil {
 				return err
 			}
-			if rec.Offset == to-1 {
+			if rec.Offset == b.Next-1 {
 				return nil
 			}
 		}
@@ -141,28 +149,75 @@ func (h history) load(ctx context.Context, partition int) (*recorded, error) {
 		votes: map[string][]*schemas.VoteCast{}, hints: map[string][]*schemas.HintVoteCast{},
 	}
 	for t, topic := range r.topics {
-		err := h.each(ctx, topic, partition, func(rec schemas.Record) error { return r.add(uint8(t), rec) }) //nolint:gosec // four topics
-		if err != nil {
+		if err := h.loadTopic(ctx, r, uint8(t), topic, partition); err != nil { //nolint:gosec // four topics
 			return nil, fmt.Errorf("read %s, partition %d: %w", topic, partition, err)
 		}
 	}
 	return r, nil
 }
 
-func (r *recorded) add(topic uint8, rec schemas.Record) error {
-	e, err := schemas.Decode(rec)
+// loadTopic lets ClickHouse hash what it stores, and hashes here what only Kafka has.
+func (h history) loadTopic(ctx context.Context, r *recorded, t uint8, topic string, partition int) error {
+	stored, retained, err := h.ranges(ctx, topic, partition)
 	if err != nil {
-		// No event, whatever its headers say: it is in the dead letters. Were its id believed, it would hide the event that has it.
-		return nil
-	}
-	id, err := uuid.Parse(e.ID)
-	if err != nil || r.entries[id] != nil {
 		return err
 	}
-	r.entries[id] = &entry{hash: hashRecord(rec), offset: rec.Offset, topic: topic}
-	switch p := e.Payload.(type) {
-	case *schemas.TurnClosed:
-		r.turns[id] = rec.Offset
+	if stored > 0 {
+		err := h.store.Digests(ctx, topic, partition, 0, stored, func(d sink.Digest) error {
+			r.add(t, d)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if topic == schemas.TopicVerdicts || topic == schemas.TopicHints {
+			if err := h.store.ModelVotes(ctx, topic, partition, 0, stored, func(value []byte) error { return r.vote(topic, value) }); err != nil {
+				return err
+			}
+		}
+	}
+	return h.read(ctx, topic, partition, retained, func(rec schemas.Record) error {
+		e, err := schemas.Decode(rec)
+		if err != nil {
+			// No event, whatever its headers say: it is in the dead letters. Were its id believed, it would hide the event that has it.
+			return nil //nolint:nilerr // see above
+		}
+		id, err := uuid.Parse(e.ID)
+		if err != nil || r.entries[id] != nil {
+			return err
+		}
+		r.add(t, sink.Digest{Offset: rec.Offset, ID: id, Kind: e.Kind(), Hash: sink.DigestOf(rec)})
+		r.keep(e.Payload)
+		return nil
+	})
+}
+
+// add notes the first record with an id.
+func (r *recorded) add(topic uint8, d sink.Digest) {
+	if r.entries[d.ID] != nil {
+		return
+	}
+	r.entries[d.ID] = &entry{hash: [16]byte(d.Hash[:16]), offset: d.Offset, topic: topic}
+	if d.Kind == "TurnClosed" {
+		r.turns[d.ID] = d.Offset
+	}
+}
+
+// vote keeps what a model said, as ClickHouse has it.
+func (r *recorded) vote(topic string, value []byte) error {
+	var m proto.Message = new(schemas.VoteCast)
+	if topic == schemas.TopicHints {
+		m = new(schemas.HintVoteCast)
+	}
+	if err := proto.Unmarshal(value, m); err != nil {
+		return err
+	}
+	r.keep(m)
+	return nil
+}
+
+func (r *recorded) keep(m proto.Message) {
+	switch p := m.(type) {
 	case *schemas.VoteCast:
 		if p.GetJudge() != "rules" {
 			r.votes[p.GetTurnId()] = append(r.votes[p.GetTurnId()], p)
@@ -172,38 +227,11 @@ func (r *recorded) add(topic uint8, rec schemas.Record) error {
 			r.hints[p.GetTurnId()] = append(r.hints[p.GetTurnId()], p)
 		}
 	}
-	return nil
-}
-
-// hashRecord covers everything that derivation decides: key, time, headers in order, value.
-func hashRecord(r schemas.Record) [16]byte {
-	h := sha256.New()
-	var n [8]byte
-	part := func(b []byte) {
-		for i, l := 0, len(b); i < 8; i++ {
-			n[i] = byte(l >> (8 * i))
-		}
-		h.Write(n[:])
-		h.Write(b)
-	}
-	part(r.Key)
-	part([]byte(r.Time.UTC().Format(time.RFC3339Nano)))
-	for _, x := range r.Headers {
-		part([]byte(x.Key))
-		part(x.Value)
-	}
-	part(r.Value)
-	var sum [16]byte
-	copy(sum[:], h.Sum(nil))
-	return sum
 }
 
 // event reads a recorded event again.
 func (h history) event(ctx context.Context, topic string, partition int, offset int64) (schemas.Event, error) {
-	for _, r := range []schemas.Reader{h.log, h.store} {
-		if r == nil {
-			continue
-		}
+	for _, r := range h.readers() {
 		cursor, err := r.Open(ctx, topic, partition, offset)
 		if errors.Is(err, schemas.ErrTruncated) {
 			continue

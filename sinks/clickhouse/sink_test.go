@@ -143,6 +143,38 @@ func compareHistory(t *testing.T, log schemas.Log, s stores) {
 					t.Fatalf("%s/%d: record %d differs:\n got %v\nwant %v", topic, p, want[i].Offset, got[i], want[i])
 				}
 			}
+			compareScans(t, history, topic, p, kept[p], want)
+		}
+	}
+}
+
+// compareScans holds the streamed forms of the history against the records: the bytes, and the hashes that ClickHouse and Go compute.
+func compareScans(t *testing.T, history *clickhouse.History, topic string, p int, b schemas.Bounds, want []schemas.Record) {
+	t.Helper()
+	i, from := 0, want[len(want)/2].Offset
+	want = want[len(want)/2:]
+	err := history.Scan(t.Context(), topic, p, from, b.Next, func(r schemas.Record) error {
+		if i >= len(want) || !sameRecord(r, want[i]) {
+			t.Fatalf("%s/%d: scanned record %d differs: %v", topic, p, r.Offset, r)
+		}
+		i++
+		return nil
+	})
+	if err != nil || i != len(want) {
+		t.Fatalf("%s/%d: scanned %d records of %d: %v", topic, p, i, len(want), err)
+	}
+	digests := map[int64][32]byte{}
+	err = history.Digests(t.Context(), topic, p, from, b.Next, func(d clickhouse.Digest) error {
+		digests[d.Offset] = d.Hash
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range want {
+		_, decodes := schemas.Decode(r)
+		if d, ok := digests[r.Offset]; ok != (decodes == nil) || ok && d != clickhouse.DigestOf(r) {
+			t.Errorf("%s/%d: digest of record %d: there %t, equal %t", topic, p, r.Offset, ok, d == clickhouse.DigestOf(r))
 		}
 	}
 }
