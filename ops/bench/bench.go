@@ -107,7 +107,9 @@ type Env struct {
 	Events int
 	Bytes  int64
 	Runs   int
-	Seed   uint64
+	// Idle is how long up is watched doing nothing, 0 for 10 s.
+	Idle time.Duration
+	Seed uint64
 	// Kills is how many processes crash kills, 0 for its own number.
 	Kills int
 

@@ -51,7 +51,7 @@ func env(t *testing.T) *bench.Env {
 	c.Telemetry.Output = io.Discard
 	c.Assets.Prefetched = os.Getenv("NEXTSTATE_ASSETS")
 	return &bench.Env{
-		Config: c, Dir: dir, Events: 600, Bytes: 1 << 20, Runs: 1, Seed: 3,
+		Config: c, Dir: dir, Events: 600, Bytes: 1 << 20, Runs: 1, Seed: 3, Idle: time.Second,
 		Logger: slog.New(slog.DiscardHandler), Progress: testWriter{t},
 	}
 }

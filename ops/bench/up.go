@@ -9,11 +9,8 @@ import (
 	"github.com/nextstate-rl/nextstate/ops"
 )
 
-const (
-	// settle is how long an `up` is left alone before it counts as idle, and idle how long it is then watched.
-	settle = 5 * time.Second
-	idle   = 10 * time.Second
-)
+// An `up` is left alone for half the time before it counts as idle, and is then watched.
+const idleFor = 10 * time.Second
 
 // Up measures `nextstate up` from its start, in a data folder that exists, until /readyz answers; then the CPU time and memory of the process
 // and all its children while nothing happens. Baseline: the servers alone, `up --stages none`.
@@ -36,6 +33,7 @@ func Up(ctx context.Context, e *Env) ([]Result, error) {
 		return nil, err
 	}
 	results := []Result{lower("up", "s", median(r.subject), median(r.baseline), map[string]any{"rounds": rounded(r.subject), "baseline_rounds": rounded(r.baseline)})}
+	idle := or(e.Idle, idleFor)
 	if full, err = e.up(ctx, data, "all", idle); err != nil {
 		return nil, err
 	}
@@ -71,7 +69,7 @@ func (e *Env) up(ctx context.Context, data, stages string, watch time.Duration) 
 		return f, nil
 	}
 	e.note("up --stages %s: watching it idle for %v", stages, watch)
-	if !sleep(ctx, settle) {
+	if !sleep(ctx, watch/2) {
 		return f, ctx.Err()
 	}
 	before, err := tree(c.cmd.Process.Pid)
