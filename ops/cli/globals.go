@@ -71,7 +71,9 @@ type Globals struct {
 	Sink struct {
 		Rows  int           `help:"Most rows in one batch." default:"10000"`
 		Bytes int           `help:"Most bytes in one batch." default:"16777216"`
-		Age   time.Duration `help:"Longest wait before a batch is written." default:"200ms"`
+		Age   time.Duration `help:"Wait for more before a batch is written. Longer: fewer inserts." default:"300ms"`
+
+		Writers int `help:"Batches that are inserted at once; the others grow meanwhile." default:"2"`
 	} `embed:"" prefix:"sink-" group:"Sinks"`
 
 	HTTP struct {
@@ -126,7 +128,7 @@ func (g *Globals) settings() ops.Config {
 		Temperature: g.Judge.Temperature, Timeout: g.Judge.Timeout, Concurrency: g.Judge.Concurrency,
 	}
 	c.Sink = clickhouse.DefaultConfig()
-	c.Sink.Rows, c.Sink.Bytes, c.Sink.Age = g.Sink.Rows, g.Sink.Bytes, g.Sink.Age
+	c.Sink.Rows, c.Sink.Bytes, c.Sink.Age, c.Sink.Writers = g.Sink.Rows, g.Sink.Bytes, g.Sink.Age, g.Sink.Writers
 	c.Gateway.Addr = g.HTTP.Addr
 	c.Telemetry = telemetry.Config{
 		LogLevel: g.Telemetry.LogLevel, LogFormat: g.Telemetry.LogFormat, MetricsAddr: g.Telemetry.Addr,

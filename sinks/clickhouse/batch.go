@@ -34,6 +34,8 @@ type Batch struct {
 	duplicates int
 	dead       []schemas.Event
 	held       int64
+	// slot: the batch has one of the process's places for writing.
+	slot bool
 }
 
 // NewBatch returns an empty batch of one partition.

@@ -143,6 +143,12 @@ func (p *claim) follow(ctx context.Context) error {
 	})
 	g.Go(func() error {
 		for b := range full {
+			if !b.slot { // it was full before a place was free
+				if err := p.writers.Acquire(ctx, 1); err != nil {
+					return err
+				}
+				b.slot = true
+			}
 			if err := p.write(ctx, b, nil); err != nil {
 				return err
 			}
@@ -159,7 +165,12 @@ func (p *claim) follow(ctx context.Context) error {
 	return err
 }
 
+// release gives back what a batch holds of the process's memory and places for writing.
 func (p *claim) release(b *Batch) {
+	if b.slot {
+		p.writers.Release(1)
+		b.slot = false
+	}
 	p.memory.Release(b.held)
 	b.held = 0
 	b.Reset()
@@ -250,7 +261,8 @@ func (p *claim) more(ctx context.Context, cursor schemas.Cursor, b *Batch, old t
 		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
 			return nil, fmt.Errorf("read %s/%d: %w", p.topic, p.partition, err)
 		}
-		if p.waiting.Load() == 0 {
+		if p.waiting.Load() == 0 && p.writers.TryAcquire(1) {
+			b.slot = true
 			return nil, nil
 		}
 		old = time.Now().Add(max(p.cfg.Age/8, time.Millisecond))

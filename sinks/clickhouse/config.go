@@ -25,6 +25,9 @@ type Config struct {
 	Rows  int
 	Bytes int
 	Age   time.Duration
+	// Writers bounds the batches that are inserted at once, all partitions together. The others grow meanwhile: a block costs ClickHouse nearly the
+	// same whether it has ten rows or a thousand.
+	Writers int
 	// MemoryBytes bounds all batches of the process together, counted in bytes of the log.
 	MemoryBytes int64
 	// InsertTimeout bounds one try to insert a batch into one table.
@@ -36,7 +39,7 @@ type Config struct {
 // DefaultConfig reads every topic.
 func DefaultConfig() Config {
 	return Config{
-		Name: "clickhouse", Topics: schemas.Topics(), Rows: 10_000, Bytes: 16 << 20, Age: 200 * time.Millisecond,
+		Name: "clickhouse", Topics: schemas.Topics(), Rows: 10_000, Bytes: 16 << 20, Age: 300 * time.Millisecond, Writers: 2,
 		MemoryBytes: 128 << 20, InsertTimeout: 30 * time.Second, RetryMax: 5 * time.Second,
 	}
 }
@@ -54,6 +57,7 @@ func (c Config) Validate() error {
 	need(c.Rows >= 1 && c.Rows <= 500_000, "rows: set 1 to 500000, so that a batch stays one block")
 	need(c.Bytes >= 1 && c.Bytes <= 128<<20, "bytes: set 1 to 134217728, so that a batch stays one block")
 	need(c.Age > 0 && c.Age <= time.Minute, "age: set more than 0, at most 1m")
+	need(c.Writers >= 1 && c.Writers <= 100, "writers: set 1 to 100")
 	need(c.MemoryBytes >= schemas.MaxRecordBytes, fmt.Sprintf("memory_bytes: set at least %d, the size of the largest record", schemas.MaxRecordBytes))
 	need(c.InsertTimeout >= time.Second && c.InsertTimeout <= 5*time.Minute, "insert_timeout: set 1s to 5m")
 	need(c.RetryMax > 0, "retry_max: set more than 0")

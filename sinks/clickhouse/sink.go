@@ -41,6 +41,7 @@ type Sink struct {
 	tracer  trace.Tracer
 	metrics *metrics
 	memory  *semaphore.Weighted
+	writers *semaphore.Weighted
 	// fault stands at each step of a batch in tests of crashes; nil otherwise.
 	fault func(step string) error
 }
@@ -65,7 +66,8 @@ func New(cfg Config, s Stores) (*Sink, error) {
 	}
 	return &Sink{
 		cfg: cfg, log: s.Log, conn: s.ClickHouse, ranges: ranges{pool: s.Postgres, sink: cfg.Name}, logger: s.Logger.With("stage", stage),
-		tracer: s.Tracer, metrics: m, memory: semaphore.NewWeighted(cfg.MemoryBytes), fault: func(string) error { return nil },
+		tracer: s.Tracer, metrics: m, memory: semaphore.NewWeighted(cfg.MemoryBytes), writers: semaphore.NewWeighted(int64(cfg.Writers)),
+		fault: func(string) error { return nil },
 	}, nil
 }
 
