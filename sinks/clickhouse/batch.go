@@ -139,6 +139,9 @@ func (b *Batch) allTables() []*table {
 	return append([]*table{b.messages.table, b.tools.table}, b.tables()...)
 }
 
+// isContents reports whether a table holds contents: rows without a position.
+func (b *Batch) isContents(t *table) bool { return t == b.messages.table || t == b.tools.table }
+
 // Rows counts the rows of all tables.
 func (b *Batch) Rows() int {
 	n := 0

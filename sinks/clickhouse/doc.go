@@ -11,6 +11,8 @@
 // Invariants:
 //   - A successor repeats exactly the range that it finds in Postgres. A table that has rows of the range already has the whole block,
 //     because a block is atomic; the token refuses the block of a former owner that is still on its way.
+//   - A known token is no proof of the block: ClickHouse notes it before it takes the part in, and loses the part when it is killed in between. So a
+//     block that may have been sent before is looked for afterwards, and sent under the token's next form when it is not there.
 //   - The first event with an id wins: a record whose id stands at a smaller offset of its partition is dropped from every table. This depends on
 //     the log only, so that repeating a range gives the same rows.
 //   - The memory of all batches together is bounded by Config.MemoryBytes.

@@ -24,10 +24,11 @@ func (p *claim) write(ctx context.Context, b *Batch, done map[string]bool) error
 		attribute.Int64("first", b.span.first), attribute.Int64("last", b.span.last), attribute.Int("rows", b.Rows())))
 	defer traced.End()
 	begin, oldest := time.Now(), b.since
-	if done == nil {
+	repeated := done != nil
+	if !repeated {
 		done = map[string]bool{}
 	}
-	err := p.steps(ctx, b, done)
+	err := p.steps(ctx, b, done, repeated)
 	if err != nil {
 		traced.SetStatus(codes.Error, err.Error())
 		return fmt.Errorf("write %s: %w", b.token(), err)
@@ -49,7 +50,7 @@ func (p *claim) write(ctx context.Context, b *Batch, done map[string]bool) error
 	return nil
 }
 
-func (p *claim) steps(ctx context.Context, b *Batch, done map[string]bool) error {
+func (p *claim) steps(ctx context.Context, b *Batch, done map[string]bool, repeated bool) error {
 	if err := p.fault("before range"); err != nil {
 		return err
 	}
@@ -69,7 +70,7 @@ func (p *claim) steps(ctx context.Context, b *Batch, done map[string]bool) error
 				return err
 			}
 		}
-		err := p.insert(ctx, b, t)
+		err := p.insert(ctx, b, t, repeated)
 		if errors.Is(err, errRefused) {
 			if err := p.isolate(ctx, b, t, err); err != nil {
 				return err
@@ -97,20 +98,48 @@ func (p *claim) steps(ctx context.Context, b *Batch, done map[string]bool) error
 	return p.Commit(ctx, schemas.Commit{Offset: b.span.last + 1})
 }
 
-// insert sends one table's rows under the token of the range until ClickHouse has them. Each try is bounded in time and begins by asking Postgres
-// whether the range is still ours: a process that slept through its ownership must not send a block that is no longer in the window of tokens.
-func (p *claim) insert(ctx context.Context, b *Batch, t *table) error {
+// insert sends one table's rows under the token of the range until ClickHouse has them. Each try is bounded in time, and each but the first begins
+// by asking Postgres whether the range is still ours: a process that slept through its ownership must not send a block that is no longer in
+// the window of tokens.
+//
+// A block that is sent again may be refused although it is not there: ClickHouse notes a token before it takes the part in, and when it is
+// killed between the two, the token stays and the part is lost. So after any try but a range's very first one the rows are looked for, and when
+// they are missing, they go under the token's next form. Whoever owns the range goes through the same forms, so that no block counts twice.
+func (p *claim) insert(ctx context.Context, b *Batch, t *table, repeated bool) error {
 	tries := 0
-	return p.retry(ctx, "clickhouse", func() error {
-		ctx, cancel := context.WithTimeout(ctx, p.cfg.InsertTimeout)
-		defer cancel()
-		if tries++; tries > 1 {
-			if err := p.ranges.record(ctx, p.owner, b.span); err != nil {
-				return err
+	for form := 0; ; form++ {
+		err := p.retry(ctx, "clickhouse", func() error {
+			ctx, cancel := context.WithTimeout(ctx, p.cfg.InsertTimeout)
+			defer cancel()
+			if tries++; tries > 1 {
+				if err := p.ranges.record(ctx, p.owner, b.span); err != nil {
+					return err
+				}
 			}
+			return t.insert(insertContext(ctx, p.tokenOf(b, t, form, tries, repeated)), p.conn, t.name, packetRows)
+		})
+		if err != nil || tries == 1 && !repeated || b.isContents(t) {
+			return err
 		}
-		return t.insert(insertContext(ctx, b.token()), p.conn, t.name, packetRows)
-	})
+		there, err := p.holds(ctx, t, b.span)
+		if err != nil || there {
+			return err
+		}
+		p.logger.LogAttrs(ctx, slog.LevelWarn, "ClickHouse knows the token of a block that it lost when it was killed; the block goes under another one",
+			slog.String("table", t.name), slog.String("token", b.token()))
+	}
+}
+
+// tokenOf is the token of one try. Messages and tools have no place to look for, and merge away what stands twice: when they are sent again, a
+// token of its own for each try makes sure that they arrive.
+func (p *claim) tokenOf(b *Batch, t *table, form, tries int, repeated bool) string {
+	switch {
+	case b.isContents(t) && (repeated || tries > 1):
+		return fmt.Sprintf("%s@%d.%d", b.token(), p.owner.epoch, tries)
+	case form > 0:
+		return fmt.Sprintf("%s#%d", b.token(), form)
+	}
+	return b.token()
 }
 
 // bury appends dead letters. Their ids depend on the origin only, so that a repeated range adds none.
@@ -136,19 +165,26 @@ func (p *claim) done(ctx context.Context, s span) (map[string]bool, error) {
 		return done, nil
 	}
 	for _, t := range p.batches[0].tables() {
-		err := p.retry(ctx, "clickhouse", func() error {
-			var n uint64
-			err := p.conn.QueryRow(ctx, "SELECT count() FROM (SELECT 1 FROM "+t.name+
-				" WHERE topic = $1 AND partition = $2 AND offset >= $3 AND offset <= $4 LIMIT 1)",
-				p.topic, uint32(p.partition), uint64(s.first), uint64(s.last)).Scan(&n) //nolint:gosec // not negative
-			done[t.name] = n > 0
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("look for %d-%d of %s/%d in %s: %w", s.first, s.last, p.topic, p.partition, t.name, err)
+		var err error
+		if done[t.name], err = p.holds(ctx, t, s); err != nil {
+			return nil, err
 		}
 	}
 	return done, nil
+}
+
+// holds asks whether a table has rows of a range.
+func (p *claim) holds(ctx context.Context, t *table, s span) (bool, error) {
+	var n uint64
+	err := p.retry(ctx, "clickhouse", func() error {
+		return p.conn.QueryRow(ctx, "SELECT count() FROM (SELECT 1 FROM "+t.name+
+			" WHERE topic = $1 AND partition = $2 AND offset >= $3 AND offset <= $4 LIMIT 1)",
+			p.topic, uint32(p.partition), uint64(s.first), uint64(s.last)).Scan(&n) //nolint:gosec // not negative
+	})
+	if err != nil {
+		return false, fmt.Errorf("look for %d-%d of %s/%d in %s: %w", s.first, s.last, p.topic, p.partition, t.name, err)
+	}
+	return n > 0, nil
 }
 
 // isolate finds the records whose rows a table refuses, one by one in a table of the same columns that keeps nothing, and rebuilds the batch
