@@ -306,7 +306,7 @@ func tableOf(kind string) string {
 }
 
 // checkViews wants what analysts see to add up: a turn is one row, with a verdict, with a hint or none, with a sample or none; every
-// message of an action is there.
+// message and tool of an action is there.
 func (r *crashRun) checkViews(ctx context.Context, t *truth) error {
 	turns := uint64(0)
 	for _, kind := range t.kinds {
@@ -327,6 +327,10 @@ func (r *crashRun) checkViews(ctx context.Context, t *truth) error {
 		{"turns without one of hint and no_hint_reason", "SELECT count() FROM turns WHERE (hint IS NULL) = (no_hint_reason IS NULL)", 0},
 		{"turns without one of sample and skip_reason", "SELECT count() FROM turns WHERE (sample_id IS NULL) = (skip_reason IS NULL)", 0},
 		{"messages of conversations that are missing", "SELECT count() FROM conversations WHERE role = ''", 0},
+		{
+			"tools of actions that are missing",
+			"SELECT count() FROM (SELECT arrayJoin(tool_hashes) AS hash FROM action_taken) WHERE hash NOT IN (SELECT hash FROM tools)", 0,
+		},
 	} {
 		var got uint64
 		if err := r.system.ClickHouse.QueryRow(ctx, check.query).Scan(&got); err != nil {
