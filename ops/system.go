@@ -223,7 +223,7 @@ func (s *System) connect(ctx context.Context, need Need) (err error) {
 			return fmt.Errorf("PostgreSQL: %w", err)
 		}
 		s.closers = append(s.closers, func() error { s.Postgres.Close(); return nil })
-		if err := migrations.Postgres(ctx, s.Postgres); err != nil {
+		if err := patiently(ctx, func() error { return migrations.Postgres(ctx, s.Postgres) }); err != nil {
 			return err
 		}
 	}
@@ -233,11 +233,27 @@ func (s *System) connect(ctx context.Context, need Need) (err error) {
 		}
 		s.closers = append(s.closers, s.ClickHouse.Close)
 		s.ClickHouseHTTP = s.endpoints.ClickHouseHTTP
-		if err := migrations.ClickHouse(ctx, s.ClickHouse); err != nil {
+		if err := patiently(ctx, func() error { return migrations.ClickHouse(ctx, s.ClickHouse) }); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// patiently tries again for a while: a store that restarts just now is no reason to end.
+func patiently(ctx context.Context, migrate func() error) error {
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		err := migrate()
+		if err == nil || errors.Is(err, migrations.ErrNewer) || errors.Is(err, migrations.ErrChanged) || time.Now().After(deadline) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
 }
 
 // publish writes the endpoints file, once a process owns the data folder and whenever an address becomes known.

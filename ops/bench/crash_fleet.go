@@ -205,7 +205,7 @@ func (f *fleet) killServers(ctx context.Context) (bool, error) {
 	}
 	processes, err := tree(root)
 	if err != nil || !f.servers.signal(syscall.SIGKILL) {
-		return false, nil // it ended meanwhile
+		return false, nil //nolint:nilerr // it ended meanwhile
 	}
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		var left []string

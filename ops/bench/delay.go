@@ -111,7 +111,7 @@ func (w *watcher) run(ctx context.Context) error {
 		select {
 		case <-time.After(pollPace):
 		case <-w.p.ended.Done():
-			return fmt.Errorf("a stage has ended: %w", context.Cause(w.p.ended))
+			return fmt.Errorf("a stage has ended: %w", context.Cause(w.p.ended)) //nolint:contextcheck // the cause is that of the process, which has a context of its own
 		case <-ctx.Done():
 			return fmt.Errorf("%d of %d rows were seen: %w", len(w.seen), len(w.wanted), ctx.Err())
 		}

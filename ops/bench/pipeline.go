@@ -148,7 +148,7 @@ func (p *pipeline) queryable(ctx context.Context) error {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-p.ended.Done():
-			return fmt.Errorf("a stage has ended: %w", context.Cause(p.ended))
+			return fmt.Errorf("a stage has ended: %w", context.Cause(p.ended)) //nolint:contextcheck // the cause is that of the process, which has a context of its own
 		case <-ctx.Done():
 			return ctx.Err()
 		}

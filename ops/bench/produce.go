@@ -74,7 +74,7 @@ func Produce(ctx context.Context, e *Env) (results []Result, err error) {
 // throughClient sends all events and waits until the last is acknowledged.
 func throughClient(ctx context.Context, log schemas.Appender, shares [][]schemas.Event) (float64, error) {
 	start, n := time.Now(), 0
-	c, err := client.New(log, client.Config{Tenant: Tenant, Source: "bench/1"})
+	c, err := client.New(log, client.Config{Tenant: Tenant, Source: "bench/1"}) //nolint:contextcheck // a client lives until it is closed
 	if err != nil {
 		return 0, err
 	}

@@ -108,7 +108,7 @@ func TestViews(t *testing.T) {
 		"SELECT count() FROM feedback WHERE feedback_score = -1 AND verdict_score = -1":                                                     2,
 		"SELECT count() FROM dead_letters WHERE stage = 'import' AND origin_file = 'a.jsonl' AND origin_line = 3 AND value_bytes = 3":       1,
 		"SELECT count() FROM audit WHERE rows = places AND rows = ids":                                                                      19,
-		"SELECT sum(records) FROM freshness":                                                                                                uint64(len(events)),
+		"SELECT sum(records) FROM freshness": uint64(len(events)),
 	} {
 		if got := one(t, s.conn, sql); got != want {
 			t.Errorf("%s: %d, want %d", sql, got, want)

@@ -246,7 +246,7 @@ func TestNotRoot(t *testing.T) {
 		t.Log("not root: TestLife is this test")
 		return
 	}
-	dir, err := os.MkdirTemp("", "nextstate-postgres-test-") //nolint:usetesting // TempDir's parent is closed to others
+	dir, err := os.MkdirTemp("", "nextstate-postgres-test-") // TempDir's parent is closed to others
 	if err != nil {
 		t.Fatal(err)
 	}
