@@ -118,14 +118,28 @@ func (s *System) process(ctx context.Context, stage processors.Stage) error {
 }
 
 func runClickHouse(ctx context.Context, s *System) error {
-	k, err := sink.New(clickHouseConfig(s.Config.Sink), sink.Stores{
-		Log: s.Log, ClickHouse: s.ClickHouse, Postgres: s.Postgres, Logger: s.Telemetry.Logger, Metrics: s.Telemetry.Registry,
-		Tracer: s.Telemetry.TracerProvider.Tracer("nextstate/clickhouse"),
-	})
+	k, err := s.clickHouseSink()
 	if err != nil {
 		return err
 	}
 	return k.Run(ctx)
+}
+
+// clickHouseSink makes the sink once: its metrics have a name each in the process.
+func (s *System) clickHouseSink() (*sink.Sink, error) {
+	s.sinkMu.Lock()
+	defer s.sinkMu.Unlock()
+	if s.sink != nil {
+		return s.sink, nil
+	}
+	k, err := sink.New(clickHouseConfig(s.Config.Sink), sink.Stores{
+		Log: s.Log, ClickHouse: s.ClickHouse, Postgres: s.Postgres, Logger: s.Telemetry.Logger, Metrics: s.Telemetry.Registry,
+		Tracer: s.Telemetry.TracerProvider.Tracer("nextstate/clickhouse"),
+	})
+	if err == nil {
+		s.sink = k
+	}
+	return k, err
 }
 
 func runGateway(ctx context.Context, s *System) error {

@@ -312,9 +312,17 @@ func (p *partitionReplay) finish(ctx context.Context) error {
 	return nil
 }
 
-// about is what a derived event is about: its kind, turn, and place among its kind.
+// about is what a derived event is about: its kind, turn, and place among its kind. A sample and the reason why there is none are about the
+// same, as are a hint and its absence.
 func about(e schemas.Event) string {
-	id := func(parts ...any) string { return e.Kind() + "/" + e.Tenant + "/" + e.Session + fmt.Sprint(parts...) }
+	kind := e.Kind()
+	switch kind {
+	case "TurnSkipped":
+		kind = "SampleAssembled"
+	case "HintAbsent":
+		kind = "HintSelected"
+	}
+	id := func(parts ...any) string { return kind + "/" + e.Tenant + "/" + e.Session + fmt.Sprint(parts...) }
 	switch p := e.Payload.(type) {
 	case *schemas.VoteCast:
 		return id(p.GetTurnId(), "/", p.GetJudge(), "/", p.GetIndex())

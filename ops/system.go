@@ -61,6 +61,8 @@ type System struct {
 	owner        bool
 	servers      *embedded.Servers
 	stageMetrics *processors.Metrics
+	sinkMu       sync.Mutex
+	sink         *sink.Sink
 	closers      []func() error
 }
 
