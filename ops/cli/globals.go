@@ -89,7 +89,7 @@ type Globals struct {
 
 	Assets struct {
 		Cache      string `help:"Folder of fetched servers and libraries. Default: the user's cache folder." type:"path"`
-		Prefetched string `help:"Folder filled by 'assets fetch --to', for machines without registries." type:"path"`
+		Prefetched string `help:"Folder filled by 'assets fetch --to', for machines without registries." type:"path" env:"NEXTSTATE_ASSETS"`
 	} `embed:"" prefix:"assets-" group:"Assets"`
 
 	out, errOut io.Writer
