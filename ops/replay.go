@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -46,7 +47,10 @@ type ReplayReport struct {
 	Missing     int64        `json:"missing"`
 	Extra       int64        `json:"extra"`
 	Differences []Difference `json:"differences"`
-	Seconds     float64      `json:"seconds"`
+	// Gaps are ranges of interactions that neither the log nor the history holds: repeats at the end of what the history holds, or records that
+	// were deleted before a sink had stored them.
+	Gaps    []string `json:"gaps,omitempty"`
+	Seconds float64  `json:"seconds"`
 }
 
 // Difference is one derived event that is not as it was.
@@ -68,6 +72,9 @@ func (r ReplayReport) Line() string {
 	verdict := "equal, byte for byte"
 	if !r.Equal() {
 		verdict = fmt.Sprintf("%d changed, %d missing, %d extra, %d the same under another processor version", r.Changed, r.Missing, r.Extra, r.Reversioned)
+	}
+	if len(r.Gaps) > 0 {
+		verdict += "; neither in the log nor in the history: " + strings.Join(r.Gaps, ", ")
 	}
 	return fmt.Sprintf("%d interactions gave %d derived events in %.1f s: %s", r.Events, r.Derived, r.Seconds, verdict)
 }
@@ -117,6 +124,15 @@ func (r *replay) partition(ctx context.Context, partition int) error {
 	was, err := r.h.load(ctx, partition)
 	if err != nil {
 		return err
+	}
+	gap, err := r.h.gap(ctx, schemas.TopicInteractions, partition)
+	if err != nil {
+		return err
+	}
+	if gap != "" {
+		r.mu.Lock()
+		r.report.Gaps = append(r.report.Gaps, gap)
+		r.mu.Unlock()
 	}
 	o, err := r.options(was)
 	if err != nil {
@@ -291,22 +307,61 @@ func (p *partitionReplay) finish(ctx context.Context) error {
 	for i := range p.unmatched {
 		now[about(p.unmatched[i])] = &p.unmatched[i]
 	}
-	for _, w := range p.was.unseen() {
-		old, err := p.h.event(ctx, p.was.topics[w.topic], p.partition, w.offset)
-		if errors.Is(err, errNoEvent) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
+	err := p.unseen(ctx, func(old schemas.Event) {
 		key := about(old)
 		p.difference(&old, now[key])
 		delete(now, key)
+	})
+	if err != nil {
+		return err
 	}
 	for _, e := range p.unmatched {
 		if _, left := now[about(e)]; left {
 			p.difference(nil, &e)
 			delete(now, about(e))
+		}
+	}
+	return nil
+}
+
+// fewUnseen is how many records are read again one by one; more are found by reading their topics through.
+const fewUnseen = 100
+
+// unseen calls do with the recorded events that were not derived again, in the order of topics and offsets.
+func (p *partitionReplay) unseen(ctx context.Context, do func(schemas.Event)) error {
+	left := p.was.unseen()
+	if len(left) <= fewUnseen {
+		for _, w := range left {
+			old, err := p.h.event(ctx, p.was.topics[w.topic], p.partition, w.offset)
+			if errors.Is(err, errNoEvent) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			do(old)
+		}
+		return nil
+	}
+	for t, topic := range p.was.topics {
+		next := slices.IndexFunc(left, func(w *entry) bool { return int(w.topic) == t })
+		if next < 0 {
+			continue
+		}
+		err := p.h.each(ctx, topic, p.partition, func(rec schemas.Record) error {
+			for next < len(left) && int(left[next].topic) == t && left[next].offset < rec.Offset {
+				next++
+			}
+			if next == len(left) || int(left[next].topic) != t || left[next].offset != rec.Offset {
+				return nil
+			}
+			if e, err := schemas.Decode(rec); err == nil {
+				do(e)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil

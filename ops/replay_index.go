@@ -73,6 +73,19 @@ func (h history) ranges(ctx context.Context, topic string, partition int) (store
 	return stored, retained, err
 }
 
+// gap names the offsets between the end of what ClickHouse stores and the beginning of what Kafka retains, if there are any.
+func (h history) gap(ctx context.Context, topic string, partition int) (string, error) {
+	stored, _, err := h.ranges(ctx, topic, partition)
+	if err != nil || stored == 0 || h.log == nil {
+		return "", err
+	}
+	b, err := bounds(ctx, h.store, topic, partition)
+	if err != nil || b.Next >= stored {
+		return "", err
+	}
+	return fmt.Sprintf("%s %d: %d to %d", topic, partition, b.Next, stored-1), nil
+}
+
 // each calls do with every record of a partition in offset order. What is appended meanwhile is not read.
 func (h history) each(ctx context.Context, topic string, partition int, do func(schemas.Record) error) error {
 	stored, retained, err := h.ranges(ctx, topic, partition)

@@ -4,18 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nextstate-rl/nextstate/ops"
 	"github.com/nextstate-rl/nextstate/schemas"
+	sink "github.com/nextstate-rl/nextstate/sinks/clickhouse"
 )
 
 const replayEvents = 1_000_000
 
 // Replay measures how fast everything is derived again and compared byte for byte with what the stages derived. An event is an interaction;
-// several derived events come of each. Baseline: kafka-go reads all the same records, interactions and derived ones, and does nothing.
+// several derived events come of each. The records are where a running system has them: the newest in the log, all in ClickHouse. Baseline: a
+// bare read of all of them out of ClickHouse, interactions and derived ones.
 func Replay(ctx context.Context, e *Env) (results []Result, err error) {
 	s, err := e.system(ctx, "replay", ops.NeedAll)
 	if err != nil {
@@ -32,7 +35,7 @@ func Replay(ctx context.Context, e *Env) (results []Result, err error) {
 	mine.Runs = or(e.Runs, 2) // each takes long, and there is an uncounted one
 	r, err := mine.compare(ctx, "replay", "events/s",
 		func(ctx context.Context) (float64, error) {
-			report, err = ops.Replay(ctx, s, ops.ReplayOptions{Source: "kafka"})
+			report, err = ops.Replay(ctx, s, ops.ReplayOptions{Source: "auto"})
 			if err != nil {
 				return 0, err
 			}
@@ -42,7 +45,7 @@ func Replay(ctx context.Context, e *Env) (results []Result, err error) {
 			return float64(input) / report.Seconds, nil
 		},
 		func(ctx context.Context) (float64, error) {
-			took, err := bareRead(ctx, s, topics)
+			took, err := bareScan(ctx, s, topics)
 			return float64(input) / took, err
 		})
 	if err != nil {
@@ -53,8 +56,8 @@ func Replay(ctx context.Context, e *Env) (results []Result, err error) {
 	return []Result{result}, nil
 }
 
-// derivation are the stages without door and sink.
-var derivation = []string{"pair", "evaluate", "direct", "assemble"}
+// derivation are the stages without door.
+var derivation = []string{"pair", "evaluate", "direct", "assemble", "clickhouse"}
 
 // derive appends events while the stages derive, and waits for the last sample.
 func (e *Env) derive(ctx context.Context, s *ops.System, n int) (events int, err error) {
@@ -102,21 +105,15 @@ func lagOf(ctx context.Context, log schemas.Log, names []string) (sum int64, err
 	return sum, err
 }
 
-// bareRead reads the topics to their ends, one goroutine for each partition, as a replay of that partition does.
-func bareRead(ctx context.Context, s *ops.System, topics []string) (seconds float64, err error) {
-	var g errgroup.Group
+// bareScan reads the topics out of ClickHouse, the partitions side by side, as a replay of them does.
+func bareScan(ctx context.Context, s *ops.System, topics []string) (seconds float64, err error) {
+	history := sink.NewHistory(s.ClickHouse)
+	g, ctx := errgroup.WithContext(ctx)
 	start := time.Now()
 	for p := range max(1, s.Config.Kafka.Partitions) {
 		g.Go(func() error {
 			for _, topic := range topics {
-				bounds, err := s.Log.Bounds(ctx, topic)
-				if err != nil {
-					return err
-				}
-				if p >= len(bounds) || bounds[p].First == bounds[p].Next {
-					continue
-				}
-				if err := bareReadTo(ctx, s.Endpoints().Brokers[0], topic, p, bounds[p].Next); err != nil {
+				if err := history.Scan(ctx, topic, p, 0, math.MaxInt64, func(schemas.Record) error { return nil }); err != nil {
 					return err
 				}
 			}
@@ -125,17 +122,6 @@ func bareRead(ctx context.Context, s *ops.System, topics []string) (seconds floa
 	}
 	err = g.Wait()
 	return time.Since(start).Seconds(), err
-}
-
-func bareReadTo(ctx context.Context, broker, topic string, partition int, end int64) (err error) {
-	r := bareReader(broker, topic, partition)
-	defer func() { err = closing(err, r.Close) }()
-	for {
-		m, err := r.ReadMessage(ctx)
-		if err != nil || m.Offset+1 >= end {
-			return err
-		}
-	}
 }
 
 // sleep waits; false means that ctx ended first.
