@@ -325,7 +325,7 @@ func (p *partitionReplay) finish(ctx context.Context) error {
 }
 
 // fewUnseen is how many records are read again one by one; more are found by reading their topics through.
-const fewUnseen = 100
+const fewUnseen = 20
 
 // unseen calls do with the recorded events that were not derived again, in the order of topics and offsets.
 func (p *partitionReplay) unseen(ctx context.Context, do func(schemas.Event)) error {

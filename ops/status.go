@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nextstate-rl/nextstate/schemas"
+	sink "github.com/nextstate-rl/nextstate/sinks/clickhouse"
 )
 
 // Lag is how far one stage is behind in one topic.
@@ -169,21 +170,15 @@ func (s *System) counts(ctx context.Context, query string) ([]Count, error) {
 
 // Audit compares rows with distinct places in every table of the history; it returns the tables that hold a row twice, and all rows.
 func Audit(ctx context.Context, s *System) (bad []string, total uint64, err error) {
-	rows, err := s.ClickHouse.Query(ctx, "SELECT table, rows, places, ids FROM audit")
+	tables, err := sink.Audit(ctx, s.ClickHouse)
 	if err != nil {
-		return nil, 0, fmt.Errorf("audit: %w", err)
+		return nil, 0, err
 	}
-	defer rows.Close()
-	for rows.Next() {
-		var table string
-		var n, places, ids uint64
-		if err := rows.Scan(&table, &n, &places, &ids); err != nil {
-			return nil, 0, err
-		}
-		total += n
-		if n != places || table != "events" && n != ids {
-			bad = append(bad, table)
+	for _, t := range tables {
+		total += t.Rows
+		if !t.Exact() {
+			bad = append(bad, t.Table)
 		}
 	}
-	return bad, total, rows.Err()
+	return bad, total, nil
 }
