@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -186,10 +186,13 @@ func listen(c Config, logger *slog.Logger) (*kfake.Cluster, error) {
 	}
 	var last error
 	for i, p := range ports {
-		if last = probe(p); last != nil {
+		// kfake listens before it reads the log. Probing the port first would be a mistake: a child that is forked in between (ClickHouse and
+		// PostgreSQL start side by side with the broker) has the probe's socket until it executes its program, and the port is taken.
+		cluster, err := kfake.NewCluster(options(c, p, logger)...)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			last = err
 			continue
 		}
-		cluster, err := kfake.NewCluster(options(c, p, logger)...)
 		if err != nil {
 			return nil, fmt.Errorf("broker: starting with data folder %s: %w", c.Dir, err)
 		}
@@ -202,15 +205,6 @@ func listen(c Config, logger *slog.Logger) (*kfake.Cluster, error) {
 		return cluster, nil
 	}
 	return nil, fmt.Errorf("broker: no free port on 127.0.0.1: %w", last)
-}
-
-// probe tells whether a port is free before kfake reads the whole log only to find that it is not.
-func probe(port int) error {
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) //nolint:noctx // binding does not block
-	if err != nil {
-		return err
-	}
-	return l.Close()
 }
 
 func options(c Config, port int, logger *slog.Logger) []kfake.Opt {
