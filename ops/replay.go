@@ -246,9 +246,9 @@ func (p *partitionReplay) compare(ctx context.Context, e schemas.Event) error {
 		return err
 	}
 	id := uuid.MustParse(e.ID)
-	was := p.was.entries[id]
+	was, known := p.was.entries[id]
 	switch {
-	case was == nil && !p.repeated(id):
+	case !known && !p.repeated(id):
 		p.derived++
 		p.append(ctx, rec)
 		if len(p.unmatched) < maxUnmatched {
@@ -256,8 +256,9 @@ func (p *partitionReplay) compare(ctx context.Context, e schemas.Event) error {
 		} else {
 			p.count(func(r *ReplayReport) { r.Extra++ })
 		}
-	case was != nil && !was.seen:
+	case known && !was.seen:
 		was.seen = true
+		p.was.entries[id] = was
 		p.derived++
 		p.append(ctx, rec)
 		if digest := sink.DigestOf(rec); was.hash == [16]byte(digest[:16]) {
@@ -344,7 +345,7 @@ func (p *partitionReplay) unseen(ctx context.Context, do func(schemas.Event)) er
 		return nil
 	}
 	for t, topic := range p.was.topics {
-		next := slices.IndexFunc(left, func(w *entry) bool { return int(w.topic) == t })
+		next := slices.IndexFunc(left, func(w entry) bool { return int(w.topic) == t })
 		if next < 0 {
 			continue
 		}

@@ -149,8 +149,9 @@ type entry struct {
 
 // recorded is what the pipeline derived in one partition: the first record with each id.
 type recorded struct {
-	topics  []string
-	entries map[uuid.UUID]*entry
+	topics []string
+	// entries are values without pointers: there are millions, and the garbage collector need not look at them.
+	entries map[uuid.UUID]entry
 	// turns are the offsets of the TurnClosed events, by id.
 	turns map[uuid.UUID]int64
 	// votes and hints of judges and finders that ask a model, by turn.
@@ -163,7 +164,7 @@ var derivedTopics = []string{schemas.TopicTurns, schemas.TopicVerdicts, schemas.
 // load reads the derived topics of one partition.
 func (h history) load(ctx context.Context, partition int) (*recorded, error) {
 	r := &recorded{
-		topics: derivedTopics, entries: map[uuid.UUID]*entry{}, turns: map[uuid.UUID]int64{},
+		topics: derivedTopics, entries: map[uuid.UUID]entry{}, turns: map[uuid.UUID]int64{},
 		votes: map[string][]*schemas.VoteCast{}, hints: map[string][]*schemas.HintVoteCast{},
 	}
 	for t, topic := range r.topics {
@@ -200,13 +201,14 @@ func (h history) loadTopic(ctx context.Context, r *recorded, t uint8, topic stri
 		if d.ID, err = uuid.Parse(header(rec, "ce_id")); err != nil {
 			return nil //nolint:nilerr // no event: it is in the dead letters
 		}
-		if was := r.entries[d.ID]; was != nil {
+		if was, repeated := r.entries[d.ID]; repeated {
 			// Headers can lie: a record whose payload is no event must not hide the event that has its id.
 			if was.checked {
 				return nil
 			}
 			if _, err := h.event(ctx, r.topics[was.topic], partition, was.offset); !errors.Is(err, errNoEvent) {
 				was.checked = true
+				r.entries[d.ID] = was
 				return err
 			}
 			delete(r.entries, d.ID)
@@ -239,10 +241,10 @@ var errNoEvent = errors.New("the record is no event")
 
 // add notes the first record with an id.
 func (r *recorded) add(topic uint8, d sink.Digest) {
-	if r.entries[d.ID] != nil {
+	if _, repeated := r.entries[d.ID]; repeated {
 		return
 	}
-	r.entries[d.ID] = &entry{hash: [16]byte(d.Hash[:16]), offset: d.Offset, topic: topic}
+	r.entries[d.ID] = entry{hash: [16]byte(d.Hash[:16]), offset: d.Offset, topic: topic}
 	if d.Kind == "TurnClosed" {
 		r.turns[d.ID] = d.Offset
 	}
@@ -275,14 +277,14 @@ func (r *recorded) keep(m proto.Message) {
 }
 
 // unseen are the records that were not derived again, in the order of topics and offsets.
-func (r *recorded) unseen() []*entry {
-	var left []*entry
+func (r *recorded) unseen() []entry {
+	var left []entry
 	for _, e := range r.entries {
 		if !e.seen {
 			left = append(left, e)
 		}
 	}
-	slices.SortFunc(left, func(a, b *entry) int {
+	slices.SortFunc(left, func(a, b entry) int {
 		return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.offset, b.offset))
 	})
 	return left
