@@ -36,7 +36,8 @@ type Config struct {
 	Compression string
 	// AppendTimeout bounds how long Append goes on repeating records that the brokers do not acknowledge. Default 1 min.
 	AppendTimeout time.Duration
-	// FetchBytes is about how much a cursor asks for at a time, compressed; one such answer is kept ahead. Default 1 MiB.
+	// FetchBytes is about how much a cursor asks for at a time, compressed; one such answer is kept ahead. Default 256 KiB: decompressed it can be
+	// ten times as much, for each partition that is read.
 	FetchBytes int
 	// SessionTimeout is after how long without a sign of life an owner loses its partitions. Default 10 s.
 	SessionTimeout time.Duration
@@ -138,7 +139,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.Retention, 7*24*time.Hour)
 	setDefault(&c.Compression, "zstd")
 	setDefault(&c.AppendTimeout, time.Minute)
-	setDefault(&c.FetchBytes, 1<<20)
+	setDefault(&c.FetchBytes, 256<<10)
 	setDefault(&c.SessionTimeout, 10*time.Second)
 	setDefault(&c.RebalanceTimeout, 10*time.Second)
 	setDefault(&c.HeartbeatInterval, 500*time.Millisecond)

@@ -40,7 +40,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Name: "clickhouse", Topics: schemas.Topics(), Rows: 10_000, Bytes: 16 << 20, Age: 300 * time.Millisecond, Writers: 2,
-		MemoryBytes: 128 << 20, InsertTimeout: 30 * time.Second, RetryMax: 5 * time.Second,
+		MemoryBytes: 64 << 20, InsertTimeout: 30 * time.Second, RetryMax: 5 * time.Second,
 	}
 }
 
