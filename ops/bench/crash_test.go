@@ -4,16 +4,13 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/nextstate-rl/nextstate/ops/assets"
 	"github.com/nextstate-rl/nextstate/ops/bench"
 	"github.com/nextstate-rl/nextstate/ops/embedded/apache"
 )
@@ -38,7 +35,7 @@ func TestCrash(t *testing.T) {
 		crash(t, binary, bench.CrashPlan{Kills: 32, Pause: 800 * time.Millisecond}, "servers")
 	})
 	t.Run("Apache", func(t *testing.T) {
-		cluster := startApache(t)
+		cluster := apache.ForTest(t, 1, slog.New(slog.DiscardHandler))
 		if cluster == nil {
 			return
 		}
@@ -85,35 +82,6 @@ func crash(t *testing.T, binary string, plan bench.CrashPlan, more ...string) *b
 		}
 	}
 	return report
-}
-
-// startApache starts Apache Kafka with one node; nil on a developer's machine that cannot run it. CI has to.
-func startApache(t *testing.T) *apache.Cluster {
-	t.Helper()
-	missing := apache.Missing()
-	if _, err := exec.LookPath("mvn"); err != nil && missing == "" && os.Getenv("NEXTSTATE_ASSETS") == "" {
-		missing = "mvn is not on PATH: install Maven, which fetches Kafka's jars, such as with apt-get install maven"
-	}
-	if missing != "" {
-		if os.Getenv("CI") != "" {
-			t.Fatal(missing)
-		}
-		t.Logf("NOT RUN on Apache Kafka: %s", missing)
-		fmt.Fprintf(os.Stderr, "%s was NOT RUN on Apache Kafka: %s\n", t.Name(), missing)
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	c, err := apache.Start(ctx, apache.Config{Dir: t.TempDir(), Jars: assets.ForTest(t, "kafka")}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
 }
 
 // TestCrashReport shows that a run with a fault is an error that says how to do it again, and a result that counts it. Method: a report by hand.

@@ -3,51 +3,18 @@ package kafka_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
 	"testing"
-	"time"
 
-	"github.com/nextstate-rl/nextstate/ops/assets"
 	"github.com/nextstate-rl/nextstate/ops/embedded/apache"
 	"github.com/nextstate-rl/nextstate/schemas"
 	"github.com/nextstate-rl/nextstate/schemas/logtest"
 )
 
-// startApache starts Apache Kafka; nil on a developer's machine that cannot run it. CI has to.
-func startApache(t *testing.T, nodes int) *apache.Cluster {
-	t.Helper()
-	missing := apache.Missing()
-	if _, err := exec.LookPath("mvn"); err != nil && missing == "" && os.Getenv("NEXTSTATE_ASSETS") == "" {
-		missing = "mvn is not on PATH: install Maven, which fetches Kafka's jars, such as with apt-get install maven"
-	}
-	if missing != "" {
-		if os.Getenv("CI") != "" {
-			t.Fatal(missing)
-		}
-		t.Logf("NOT RUN on Apache Kafka: %s", missing)
-		fmt.Fprintf(os.Stderr, "%s was NOT RUN on Apache Kafka: %s\n", t.Name(), missing)
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	c, err := apache.Start(ctx, apache.Config{Dir: t.TempDir(), Jars: assets.ForTest(t, "kafka"), Nodes: nodes}, quietLogger(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return c
-}
-
 // Goal: the log on Apache Kafka is a schemas.Log, the fencing of a former owner by the broker included, and what it acknowledged survives
 // kill -9 of the only broker, with the group's commits. Method: the common suite; then records and commits, a kill, a restart, and the same log
 // object, which has to find its way back by itself.
 func TestLogOnApacheKafka(t *testing.T) {
-	c := startApache(t, 1)
+	c := apache.ForTest(t, 1, quietLogger(t))
 	if c == nil {
 		return
 	}
@@ -114,7 +81,7 @@ func TestLogOnApacheKafka(t *testing.T) {
 // Goal: with three copies of everything the log takes and keeps appends while one node is down. Method: three nodes, the first killed between
 // two appends; everything acknowledged is read back from the other two.
 func TestThreeNodesSurviveTheLossOfOne(t *testing.T) {
-	c := startApache(t, 3)
+	c := apache.ForTest(t, 3, quietLogger(t))
 	if c == nil {
 		return
 	}

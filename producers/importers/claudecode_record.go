@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -161,42 +160,10 @@ func (r *claudeRecord) parseMessage() error {
 	return r.Message.Content.err
 }
 
-var errNoContent = errors.New("content is missing")
-
 // claudeBlocks decodes content: a string, or blocks.
 func claudeBlocks(raw json.RawMessage) ([]claudeBlock, error) {
-	if len(raw) == 0 || string(raw) == "null" {
-		return nil, errNoContent
-	}
-	if raw[0] == '"' {
-		var s string
-		if err := decode(raw, &s); err != nil {
-			return nil, fmt.Errorf("content: %w", err)
-		}
-		if s == "" {
-			return nil, nil
-		}
-		return []claudeBlock{{Type: "text", Text: s}}, nil
-	}
-	var blocks []claudeBlock
-	if decode(raw, &blocks) == nil && !slices.ContainsFunc(blocks, claudeBlock.needsRaw) {
-		return blocks, nil
-	}
-	var list []json.RawMessage
-	if err := decode(raw, &list); err != nil {
-		return nil, errors.New("content is neither a string nor a list of blocks")
-	}
-	blocks = make([]claudeBlock, len(list))
-	for i, b := range list {
-		if len(b) == 0 || b[0] != '{' {
-			return nil, fmt.Errorf("content[%d] is no block", i)
-		}
-		if err := decode(b, &blocks[i]); err != nil {
-			return nil, fmt.Errorf("content[%d]: %w", i, err)
-		}
-		blocks[i].raw = b
-	}
-	return blocks, nil
+	return contentBlocks(raw, func(text string) claudeBlock { return claudeBlock{Type: "text", Text: text} }, claudeBlock.needsRaw,
+		func(b *claudeBlock, raw json.RawMessage) { b.raw = raw })
 }
 
 // needsRaw reports whether a block may have to be kept as the JSON that it is.

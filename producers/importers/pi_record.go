@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 )
@@ -146,38 +145,8 @@ func (e *piEntry) parseMessage() error {
 
 // piBlocks decodes content: a string, or blocks.
 func piBlocks(raw json.RawMessage) ([]piBlock, error) {
-	if len(raw) == 0 || string(raw) == "null" {
-		return nil, errNoContent
-	}
-	if raw[0] == '"' {
-		var s string
-		if err := decode(raw, &s); err != nil {
-			return nil, fmt.Errorf("content: %w", err)
-		}
-		if s == "" {
-			return nil, nil
-		}
-		return []piBlock{{Type: "text", Text: s}}, nil
-	}
-	var blocks []piBlock
-	if decode(raw, &blocks) == nil && !slices.ContainsFunc(blocks, piBlock.needsRaw) {
-		return blocks, nil
-	}
-	var list []json.RawMessage
-	if err := decode(raw, &list); err != nil {
-		return nil, errors.New("content is neither a string nor a list of blocks")
-	}
-	blocks = make([]piBlock, len(list))
-	for i, b := range list {
-		if len(b) == 0 || b[0] != '{' {
-			return nil, fmt.Errorf("content[%d] is no block", i)
-		}
-		if err := decode(b, &blocks[i]); err != nil {
-			return nil, fmt.Errorf("content[%d]: %w", i, err)
-		}
-		blocks[i].raw = b
-	}
-	return blocks, nil
+	return contentBlocks(raw, func(text string) piBlock { return piBlock{Type: "text", Text: text} }, piBlock.needsRaw,
+		func(b *piBlock, raw json.RawMessage) { b.raw = raw })
 }
 
 // needsRaw reports whether a block may have to be kept as the JSON that it is.
