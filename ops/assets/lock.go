@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -20,7 +21,13 @@ const (
 	ClickHouse = "clickhouse"
 	Postgres   = "postgres"
 	Kafka      = "kafka"
+	// Llama holds libllama.so and what it loads; SmolLM2 holds SmolLM2File.
+	Llama   = "llama"
+	SmolLM2 = "smollm2"
 )
+
+// SmolLM2File is the default policy's file in the asset SmolLM2.
+const SmolLM2File = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 //go:embed lock.json
 var lockFile []byte
@@ -45,6 +52,8 @@ type Asset struct {
 	Take []string `json:"take,omitempty"`
 	// Symlinks is the path in the archive of a JSON list of {source, target}: links that npm's packing loses.
 	Symlinks string `json:"symlinks,omitempty"`
+	// Links are symbolic links to add: name to target, both after Strip.
+	Links map[string]string `json:"links,omitempty"`
 	// Archives are the files that the client leaves.
 	Archives []Archive `json:"archives"`
 }
@@ -77,6 +86,9 @@ func (a Asset) folder() string {
 		fmt.Fprintf(h, "%s %s\n", f.SHA256, f.File)
 	}
 	fmt.Fprintf(h, "%q %q %q", a.Strip, a.Take, a.Symlinks)
+	for _, name := range slices.Sorted(maps.Keys(a.Links)) {
+		fmt.Fprintf(h, " %q %q", name, a.Links[name])
+	}
 	return a.Name + "-" + a.Version + "-" + hex.EncodeToString(h.Sum(nil))[:8]
 }
 
@@ -104,6 +116,11 @@ func (a Asset) validate() error {
 		}
 		if !plainName.MatchString(f.File) || f.Size <= 0 {
 			return bad("archive %q: file name or size is not usable", f.File)
+		}
+	}
+	for name, target := range a.Links {
+		if !filepath.IsLocal(name) || !filepath.IsLocal(target) {
+			return bad("link %q to %q leaves the asset", name, target)
 		}
 	}
 	for _, t := range a.Take {

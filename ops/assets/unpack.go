@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -45,6 +46,11 @@ func unpack(ctx context.Context, a Asset, downloads, dir string) error {
 	}
 	if err := u.links(); err != nil {
 		return fmt.Errorf("links of %s: %w", a.Symlinks, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.Links)) {
+		if err := u.link(name, a.Links[name]); err != nil {
+			return fmt.Errorf("link %s: %w", name, err)
+		}
 	}
 	if len(u.files) == 0 {
 		return fmt.Errorf("unpack: no file in the archives matches take %q", a.Take)
