@@ -147,7 +147,7 @@ func runGateway(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	g, err := gateway.New(s.Config.Gateway, s.Log, store, gateway.Instruments{
+	g, err := gateway.New(s.Config.Gateway, gateway.Deps{Log: s.Log, Keys: store}, gateway.Instruments{
 		Logger: s.Telemetry.Logger, Registerer: s.Telemetry.Registry, TracerProvider: s.Telemetry.TracerProvider, Checks: s.checks(),
 	})
 	if err != nil {

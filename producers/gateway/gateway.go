@@ -102,6 +102,28 @@ type Gateway struct {
 	metrics  metrics
 }
 
+// Deps are what a Gateway works with.
+type Deps struct {
+	// Log takes the events of POST /v1/events, each acknowledged only when the log has it.
+	Log schemas.Appender
+	// Keys opens tenants.
+	Keys Keys
+	// Policy answers chat completions; nil: there are none (404), unless Config names an upstream.
+	Policy Policy
+	// Journal takes the events of chat completions. It returns as soon as they survive the death of the process; ErrJournalFull when it can
+	// take no more. Nil: the Log.
+	Journal schemas.Appender
+	// History is read once at the start, to know again the sessions that were open when the last gateway ended; nil: it starts with none.
+	History schemas.Reader
+	// Blobs keeps content that is not text; nil: such content is recorded by its hash and size only.
+	Blobs Blobs
+}
+
+// Blobs is a content-addressed store.
+type Blobs interface {
+	Put(ctx context.Context, content []byte) (sum [32]byte, err error)
+}
+
 // Instruments are what a Gateway reports to, and the checks of /readyz by name. TracerProvider and Checks may be nil.
 type Instruments struct {
 	Logger         *slog.Logger
@@ -111,7 +133,7 @@ type Instruments struct {
 }
 
 // New makes a gateway; it listens to nothing until Serve.
-func New(cfg Config, log schemas.Appender, keys Keys, in Instruments) (*Gateway, error) {
+func New(cfg Config, deps Deps, in Instruments) (*Gateway, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -124,7 +146,7 @@ func New(cfg Config, log schemas.Appender, keys Keys, in Instruments) (*Gateway,
 		return nil, err
 	}
 	return &Gateway{
-		cfg: cfg, log: log, keys: keys, checks: in.Checks, logger: in.Logger, metrics: m,
+		cfg: cfg, log: deps.Log, keys: deps.Keys, checks: in.Checks, logger: in.Logger, metrics: m,
 		tracer:   in.TracerProvider.Tracer("nextstate/gateway"),
 		inFlight: semaphore.NewWeighted(cfg.MaxInFlightBytes),
 	}, nil

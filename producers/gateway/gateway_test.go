@@ -50,7 +50,7 @@ func open(t *testing.T, change func(*gateway.Config), checks map[string]gateway.
 	if change != nil {
 		change(&cfg)
 	}
-	g, err := gateway.New(cfg, d.log, keys, gateway.Instruments{Logger: slog.New(slog.DiscardHandler), Registerer: d.reg, Checks: checks})
+	g, err := gateway.New(cfg, gateway.Deps{Log: d.log, Keys: keys}, gateway.Instruments{Logger: slog.New(slog.DiscardHandler), Registerer: d.reg, Checks: checks})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -361,7 +361,7 @@ func TestServe(t *testing.T) {
 		<-ctx.Done()
 		return log.Append(appendCtx, records...)
 	})
-	g, err := gateway.New(gateway.Config{Addr: "127.0.0.1:0"}, slow, keys, gateway.Instruments{Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+	g, err := gateway.New(gateway.Config{Addr: "127.0.0.1:0"}, gateway.Deps{Log: slow, Keys: keys}, gateway.Instruments{Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}
