@@ -43,6 +43,8 @@ type Config struct {
 	ReadTimeout   time.Duration `json:"read_timeout"`
 	AppendTimeout time.Duration `json:"append_timeout"`
 	DrainTimeout  time.Duration `json:"drain_timeout"`
+	// Upstream answers instead of Deps.Policy, when it has a URL.
+	Upstream UpstreamConfig `json:"upstream"`
 }
 
 // Validate reports the first setting that cannot work, and what to do about it.
@@ -59,7 +61,7 @@ func (c Config) Validate() error {
 	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
 		return fmt.Errorf("gateway: addr %q is not host:port: %w", c.Addr, err)
 	}
-	return nil
+	return c.Upstream.Validate()
 }
 
 func (c Config) withDefaults() Config {
@@ -87,6 +89,7 @@ func (c Config) withDefaults() Config {
 	setTime(&c.ReadTimeout, 60*time.Second)
 	setTime(&c.AppendTimeout, 30*time.Second)
 	setTime(&c.DrainTimeout, 10*time.Second)
+	c.Upstream = c.Upstream.withDefaults()
 	return c
 }
 
