@@ -24,7 +24,12 @@ const (
 	// Llama holds libllama.so and what it loads; SmolLM2 holds SmolLM2File.
 	Llama   = "llama"
 	SmolLM2 = "smollm2"
+	// ONNXRuntime holds ONNXRuntimeFile.
+	ONNXRuntime = "onnxruntime"
 )
+
+// ONNXRuntimeFile is the library in the asset ONNXRuntime.
+const ONNXRuntimeFile = "libonnxruntime.so.1"
 
 // SmolLM2File is the default policy's file in the asset SmolLM2.
 const SmolLM2File = "SmolLM2-135M-Instruct.Q4_1.gguf"

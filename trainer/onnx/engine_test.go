@@ -1,0 +1,165 @@
+package onnx_test
+
+import (
+	"bytes"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+
+	"github.com/nextstate-rl/nextstate/ops/assets"
+	"github.com/nextstate-rl/nextstate/trainer/gguf"
+	"github.com/nextstate-rl/nextstate/trainer/onnx"
+	"github.com/nextstate-rl/nextstate/trainer/ort"
+)
+
+func library(t *testing.T) *ort.Library {
+	t.Helper()
+	l, err := ort.Load(filepath.Join(assets.ForTest(t, assets.ONNXRuntime), assets.ONNXRuntimeFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// tiny is a model of the llama family with random weights: two blocks, three query heads a key head.
+func tiny(t *testing.T, tied bool) *gguf.File {
+	t.Helper()
+	const blocks, hidden, heads, kv, size, ffn, vocabulary = 2, 24, 6, 2, 4, 40, 53
+	r := rand.New(rand.NewPCG(1, 2))
+	var tensors []gguf.Source
+	add := func(name string, std float64, shape ...int) {
+		n := 1
+		for _, d := range shape {
+			n *= d
+		}
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = float32(r.NormFloat64() * std)
+			if len(shape) == 1 {
+				x[i]++
+			}
+		}
+		tensors = append(tensors, gguf.Source{Name: name, Shape: shape, Chunks: gguf.Numbers(x)})
+	}
+	add("token_embd.weight", 1, hidden, vocabulary)
+	if !tied {
+		add("output.weight", 0.3, hidden, vocabulary)
+	}
+	add("output_norm.weight", 0.1, hidden)
+	for _, b := range []string{"blk.0.", "blk.1."} {
+		add(b+"attn_norm.weight", 0.1, hidden)
+		add(b+"ffn_norm.weight", 0.1, hidden)
+		add(b+"attn_q.weight", 0.3, hidden, heads*size)
+		add(b+"attn_k.weight", 0.3, hidden, kv*size)
+		add(b+"attn_v.weight", 0.3, hidden, kv*size)
+		add(b+"attn_output.weight", 0.3, heads*size, hidden)
+		add(b+"ffn_gate.weight", 0.3, hidden, ffn)
+		add(b+"ffn_up.weight", 0.3, hidden, ffn)
+		add(b+"ffn_down.weight", 0.3, ffn, hidden)
+	}
+	var out bytes.Buffer
+	err := gguf.Write(&out, []gguf.Pair{
+		{Key: "general.architecture", Value: "llama"},
+		{Key: "llama.block_count", Value: uint32(blocks)},
+		{Key: "llama.embedding_length", Value: uint32(hidden)},
+		{Key: "llama.attention.head_count", Value: uint32(heads)},
+		{Key: "llama.attention.head_count_kv", Value: uint32(kv)},
+		{Key: "llama.feed_forward_length", Value: uint32(ffn)},
+		{Key: "llama.context_length", Value: uint32(64)},
+	}, tensors)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := gguf.Read(bytes.NewReader(out.Bytes()), int64(out.Len()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func randomAdapter(e *onnx.Engine, r *rand.Rand) onnx.Adapter {
+	a := e.NewAdapter()
+	for block := range 2 {
+		for _, l := range onnx.Linears {
+			p := a[l.Adapted(block)]
+			for _, x := range [][]float32{p.A, p.B} {
+				for i := range x {
+					x[i] = float32(r.NormFloat64() * 0.3)
+				}
+			}
+		}
+	}
+	return a
+}
+
+// TestGradient shows that the graph's gradients are those of its own forward pass. Method: finite differences in every adapter of a tiny random model, tied
+// and not, with sequences that are packed and with the same ones alone; the loss is a random linear function of the log-probs.
+func TestGradient(t *testing.T) {
+	lib := library(t)
+	for _, tied := range []bool{true, false} {
+		r := rand.New(rand.NewPCG(3, 4))
+		e, err := onnx.Open(lib, tiny(t, tied), onnx.Config{Rank: 2, Alpha: 3, Threads: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		a := randomAdapter(e, r)
+		var sequences []onnx.Sequence
+		var coef [][][]float64
+		for _, n := range []int{5, 9, 3} {
+			s := onnx.Sequence{Prompt: 1 + n/3, Temperature: 0.5 + r.Float64()}
+			for range n {
+				s.Tokens = append(s.Tokens, r.Uint32N(53))
+			}
+			var rows [][]float64
+			for range s.Response() {
+				s.Wanted = append(s.Wanted, []uint32{r.Uint32N(53), r.Uint32N(53), r.Uint32N(53)})
+				rows = append(rows, []float64{r.NormFloat64(), r.NormFloat64(), r.NormFloat64()})
+			}
+			sequences, coef = append(sequences, s), append(coef, rows)
+		}
+		loss := func() (sum float64) {
+			lp, _, err := e.Logprobs(t.Context(), a, sequences)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range lp {
+				for j := range lp[i] {
+					for k := range lp[i][j] {
+						sum += coef[i][j][k] * float64(lp[i][j][k])
+					}
+				}
+			}
+			return sum
+		}
+		grad := e.NewAdapter()
+		if err := e.Gradient(t.Context(), a, sequences, coef, grad); err != nil {
+			t.Fatal(err)
+		}
+		checked := 0
+		for name, p := range a {
+			for side, x := range [][]float32{p.A, p.B} {
+				g := [][]float32{grad[name].A, grad[name].B}[side]
+				for range 3 {
+					i := r.IntN(len(x))
+					const h = 1e-2
+					was := x[i]
+					x[i] = was + h
+					up := loss()
+					x[i] = was - h
+					down := loss()
+					x[i] = was
+					numeric := (up - down) / (2 * h)
+					if d := math.Abs(numeric - float64(g[i])); d > 1e-2*(math.Abs(numeric)+0.5) {
+						t.Errorf("tied %v, %s side %d, entry %d: gradient %v, by differences %v", tied, name, side, i, g[i], numeric)
+					}
+					checked++
+				}
+			}
+		}
+		if checked != 2*7*2*3 {
+			t.Fatalf("%d entries were checked", checked)
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package onnx
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/nextstate-rl/nextstate/trainer/gguf"
+	"github.com/nextstate-rl/nextstate/trainer/ort"
+)
+
+// Sequence is one turn as the engine sees it.
+type Sequence struct {
+	// Tokens are the prompt and the response. The last token is scored, but nothing is computed after it.
+	Tokens []uint32
+	// Prompt is the number of prompt tokens, at least 1: Tokens[Prompt:] are scored.
+	Prompt int
+	// Temperature of the log-probs, > 0.
+	Temperature float64
+	// Wanted are the tokens whose log-probs are wanted at each response position: [len(Tokens)-Prompt][K], K equal for all sequences of a call.
+	Wanted [][]uint32
+}
+
+// Response is the number of scored positions.
+func (s Sequence) Response() int { return len(s.Tokens) - s.Prompt }
+
+func (s Sequence) check(m *gguf.Llama, wanted int) error {
+	switch {
+	case s.Prompt < 1 || s.Prompt >= len(s.Tokens):
+		return fmt.Errorf("a sequence of %d tokens with a prompt of %d: both the prompt and the response need a token", len(s.Tokens), s.Prompt)
+	case !(s.Temperature > 0) || math.IsInf(s.Temperature, 0): // a NaN is no temperature either
+		return fmt.Errorf("temperature %v: it must be greater than 0", s.Temperature)
+	case len(s.Wanted) != s.Response():
+		return fmt.Errorf("tokens are wanted at %d positions of %d", len(s.Wanted), s.Response())
+	}
+	for _, id := range s.Tokens {
+		if int(id) >= m.Vocabulary {
+			return fmt.Errorf("token %d is not in the vocabulary of %d", id, m.Vocabulary)
+		}
+	}
+	for _, row := range s.Wanted {
+		if len(row) != wanted || wanted == 0 {
+			return fmt.Errorf("%d tokens are wanted at a position and %d at another: pad them, with coefficient 0", len(row), wanted)
+		}
+		for _, id := range row {
+			if int(id) >= m.Vocabulary {
+				return fmt.Errorf("wanted token %d is not in the vocabulary of %d", id, m.Vocabulary)
+			}
+		}
+	}
+	return nil
+}
+
+// masked is added to scores of tokens that must not be seen: small enough that exp gives exactly zero.
+const masked = -1e30
+
+// packed are the graph's inputs for several sequences, one after the other.
+type packed struct {
+	tokens, rows, wanted int // N, R, K
+	ids, rowIndex        []int64
+	cos, sin, mask       []float32
+	wantedIDs            []int64
+	scale                []float32
+}
+
+// pack lays sequences out. A token sees the tokens before it in its own sequence, and its position counts from there.
+func pack(m *gguf.Llama, sequences []Sequence) *packed {
+	p := &packed{wanted: len(sequences[0].Wanted[0])}
+	for _, s := range sequences {
+		p.tokens += len(s.Tokens) - 1
+	}
+	half, group := m.HeadSize/2, m.Heads/m.KVHeads
+	p.mask = make([]float32, group*p.tokens*p.tokens)
+	for i := range p.mask {
+		p.mask[i] = masked
+	}
+	start := 0
+	for _, s := range sequences {
+		n := len(s.Tokens) - 1
+		for i := range n {
+			p.ids = append(p.ids, int64(s.Tokens[i]))
+			for j := range half {
+				angle := float64(i) * math.Pow(m.RopeBase, -2*float64(j)/float64(m.HeadSize))
+				p.cos, p.sin = append(p.cos, float32(math.Cos(angle))), append(p.sin, float32(math.Sin(angle)))
+			}
+			for g := range group {
+				row := p.mask[(g*p.tokens+start+i)*p.tokens:]
+				clear(row[start : start+i+1])
+			}
+		}
+		for r, row := range s.Wanted {
+			p.rowIndex = append(p.rowIndex, int64(start+s.Prompt-1+r))
+			p.scale = append(p.scale, float32(1/s.Temperature))
+			for _, id := range row {
+				p.wantedIDs = append(p.wantedIDs, int64(id))
+			}
+		}
+		start += n
+	}
+	p.rows = len(p.rowIndex)
+	return p
+}
+
+// inputs are the graph's inputs over the packed arrays.
+func (p *packed) inputs(m *gguf.Llama) []ort.Tensor {
+	half, group := m.HeadSize/2, m.Heads/m.KVHeads
+	return []ort.Tensor{
+		ort.Int64(inIDs, p.ids, p.tokens), ort.Float32(inCos, p.cos, 1, p.tokens, half), ort.Float32(inSin, p.sin, 1, p.tokens, half),
+		ort.Float32(inMask, p.mask, 1, group*p.tokens, p.tokens), ort.Int64(inRows, p.rowIndex, p.rows),
+		ort.Int64(inTokens, p.wantedIDs, p.rows, p.wanted), ort.Float32(inScale, p.scale, p.rows, 1),
+	}
+}
+
+// split gives each sequence its rows of a packed result [R, K].
+func split(values []float32, width int, sequences []Sequence) [][][]float32 {
+	out := make([][][]float32, len(sequences))
+	for i, s := range sequences {
+		for range s.Response() {
+			out[i] = append(out[i], values[:width:width])
+			values = values[width:]
+		}
+	}
+	return out
+}
