@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
@@ -341,11 +340,7 @@ func functionCall(raw json.RawMessage, at string) (*schemas.ToolCall, *fault) {
 	switch {
 	case absent(in.Arguments):
 	case isObject(in.Arguments):
-		var b bytes.Buffer
-		if err := json.Compact(&b, in.Arguments); err != nil {
-			return nil, badRequest(at+".arguments", "%s.arguments cannot be read: %v", at, err)
-		}
-		call.Arguments = b.String()
+		call.Arguments = compact(in.Arguments)
 	default:
 		if call.Arguments, f = str(in.Arguments, at+".arguments"); f != nil {
 			return nil, f

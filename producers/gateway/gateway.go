@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,7 +15,9 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
 
+	"github.com/nextstate-rl/nextstate/producers/gateway/sessions"
 	"github.com/nextstate-rl/nextstate/schemas"
 )
 
@@ -26,73 +29,6 @@ type Keys interface {
 	Tenant(ctx context.Context, secret string) (tenant string, err error)
 }
 
-// Config of a Gateway. The zero value of a field means its default.
-type Config struct {
-	// Addr is where Serve's caller listens. Default "127.0.0.1:8484".
-	Addr string `json:"addr"`
-	// MaxBodyBytes bounds one request. Default 32 MiB.
-	MaxBodyBytes int64 `json:"max_body_bytes"`
-	// MaxEventBytes bounds the JSON of one event. Default 24 MiB, which holds any event that the log takes.
-	MaxEventBytes int `json:"max_event_bytes"`
-	// MaxEvents bounds the events of one request. Default 10,000.
-	MaxEvents int `json:"max_events"`
-	// MaxInFlightBytes bounds the bodies of all requests in work. Default 256 MiB.
-	MaxInFlightBytes int64 `json:"max_in_flight_bytes"`
-	// ReadTimeout bounds the reading of one request, AppendTimeout the wait for the log, DrainTimeout the shutdown.
-	// Defaults 60 s, 30 s and 10 s.
-	ReadTimeout   time.Duration `json:"read_timeout"`
-	AppendTimeout time.Duration `json:"append_timeout"`
-	DrainTimeout  time.Duration `json:"drain_timeout"`
-	// Upstream answers instead of Deps.Policy, when it has a URL.
-	Upstream UpstreamConfig `json:"upstream"`
-}
-
-// Validate reports the first setting that cannot work, and what to do about it.
-func (c Config) Validate() error {
-	c = c.withDefaults()
-	switch {
-	case c.MaxBodyBytes < 1024 || c.MaxEventBytes < 1024 || c.MaxEvents < 1:
-		return errors.New("gateway: max_body_bytes and max_event_bytes must be at least 1024, max_events at least 1")
-	case c.MaxInFlightBytes < c.MaxBodyBytes:
-		return fmt.Errorf("gateway: max_in_flight_bytes %d must be at least max_body_bytes %d, or the largest request never fits", c.MaxInFlightBytes, c.MaxBodyBytes)
-	case c.ReadTimeout < 0 || c.AppendTimeout < 0 || c.DrainTimeout < 0:
-		return errors.New("gateway: timeouts must not be negative")
-	}
-	if _, _, err := net.SplitHostPort(c.Addr); err != nil {
-		return fmt.Errorf("gateway: addr %q is not host:port: %w", c.Addr, err)
-	}
-	return c.Upstream.Validate()
-}
-
-func (c Config) withDefaults() Config {
-	set := func(v *int64, d int64) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	setTime := func(v *time.Duration, d time.Duration) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	if c.Addr == "" {
-		c.Addr = "127.0.0.1:8484"
-	}
-	set(&c.MaxBodyBytes, 32<<20)
-	set(&c.MaxInFlightBytes, 256<<20)
-	if c.MaxEventBytes == 0 {
-		c.MaxEventBytes = 24 << 20
-	}
-	if c.MaxEvents == 0 {
-		c.MaxEvents = 10_000
-	}
-	setTime(&c.ReadTimeout, 60*time.Second)
-	setTime(&c.AppendTimeout, 30*time.Second)
-	setTime(&c.DrainTimeout, 10*time.Second)
-	c.Upstream = c.Upstream.withDefaults()
-	return c
-}
-
 // Gateway serves producers over HTTP. Safe for concurrent use.
 type Gateway struct {
 	cfg      Config
@@ -101,8 +37,16 @@ type Gateway struct {
 	checks   map[string]Check
 	logger   *slog.Logger
 	tracer   trace.Tracer
-	inFlight *semaphore.Weighted
+	inFlight *semaphore.Weighted // bytes of bodies
 	metrics  metrics
+
+	policy   Policy
+	book     *sessions.Book
+	history  schemas.Reader
+	full     func() bool
+	blobs    Blobs
+	work     *semaphore.Weighted // chat requests
+	limiters limiters
 }
 
 // Deps are what a Gateway works with.
@@ -116,6 +60,8 @@ type Deps struct {
 	// Journal takes the events of chat completions. It returns as soon as they survive the death of the process; ErrJournalFull when it can
 	// take no more. Nil: the Log.
 	Journal schemas.Appender
+	// JournalFull says whether the journal takes no more, before anything is sampled; nil: it shows when an append fails.
+	JournalFull func() bool
 	// History is read once at the start, to know again the sessions that were open when the last gateway ended; nil: it starts with none.
 	History schemas.Reader
 	// Blobs keeps content that is not text; nil: such content is recorded by its hash and size only.
@@ -148,10 +94,20 @@ func New(cfg Config, deps Deps, in Instruments) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
+	if deps.Journal == nil {
+		deps.Journal = deps.Log
+	}
+	book, err := sessions.New(cfg.Sessions, deps.Journal, sessions.Instruments{Logger: in.Logger, Registerer: in.Registerer})
+	if err != nil {
+		return nil, err
+	}
 	return &Gateway{
 		cfg: cfg, log: deps.Log, keys: deps.Keys, checks: in.Checks, logger: in.Logger, metrics: m,
 		tracer:   in.TracerProvider.Tracer("nextstate/gateway"),
 		inFlight: semaphore.NewWeighted(cfg.MaxInFlightBytes),
+		policy:   deps.Policy, book: book, history: deps.History, full: deps.JournalFull, blobs: deps.Blobs,
+		work:     semaphore.NewWeighted(int64(cfg.MaxRequests)),
+		limiters: limiters{rate: rate.Limit(cfg.Rate), burst: cfg.Burst, per: map[string]*rate.Limiter{}},
 	}, nil
 }
 
@@ -161,7 +117,29 @@ func (g *Gateway) Handler() http.Handler {
 	mux.HandleFunc("POST /v1/events", g.postEvents)
 	mux.HandleFunc("GET /healthz", g.healthz)
 	mux.HandleFunc("GET /readyz", g.readyz)
+	for _, api := range []string{"/v1", "/s/{session}/v1"} {
+		for _, route := range g.routes() {
+			mux.HandleFunc(route.method+" "+api+route.path, g.door(route.method+" "+api+route.path, route.serve))
+		}
+		mux.HandleFunc(api+"/", g.nowhere)
+	}
+	mux.HandleFunc("POST /v1/sessions/{session}/end", g.door("POST /v1/sessions/{session}/end", g.postEnd))
 	return mux
+}
+
+// route is one endpoint of the chat APIs, under /v1 and /s/{session}/v1. A further API is a line in routes.
+type route struct {
+	method, path string
+	serve        endpoint
+}
+
+func (g *Gateway) routes() []route {
+	return []route{
+		{http.MethodPost, "/chat/completions", g.postChat},
+		{http.MethodGet, "/models", g.getModels},
+		{http.MethodGet, "/models/{model}", g.getModel},
+		{http.MethodPost, "/feedback", g.postFeedback},
+	}
 }
 
 // Listen opens Config.Addr for Serve.
@@ -170,11 +148,27 @@ func (g *Gateway) Listen(ctx context.Context) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gateway: %w: choose another HTTP address", err)
 	}
-	return l, nil
+	if g.cfg.TLSCert == "" {
+		return l, nil
+	}
+	cert, err := tls.LoadX509KeyPair(g.cfg.TLSCert, g.cfg.TLSKey)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("gateway: tls_cert and tls_key: %w", err), l.Close())
+	}
+	return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}), nil
 }
 
-// Serve answers requests until ctx ends, then takes no new ones and lets those in work finish within DrainTimeout. It closes l.
+// settleTimeout bounds the wait for the turns of requests that were cut off to be recorded.
+const settleTimeout = 5 * time.Second
+
+// Serve answers requests until ctx ends, then takes no new ones and lets those in work finish within DrainTimeout. It closes l. Before it
+// answers, it reads which sessions were open.
 func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
+	if g.history != nil {
+		if err := g.book.Restore(ctx, g.history); err != nil {
+			return errors.Join(fmt.Errorf("gateway: open sessions cannot be read from the log: %w", err), l.Close())
+		}
+	}
 	srv := &http.Server{
 		Handler:           g.Handler(),
 		ReadHeaderTimeout: 10 * time.Second,
@@ -185,6 +179,7 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 		ErrorLog:          slog.NewLogLogger(g.logger.Handler(), slog.LevelWarn),
 	}
 	group, serving := errgroup.WithContext(ctx)
+	group.Go(func() error { return g.book.Run(serving) })
 	group.Go(func() error {
 		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("gateway: %w", err)
@@ -197,39 +192,12 @@ func (g *Gateway) Serve(ctx context.Context, l net.Listener) error {
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.cfg.DrainTimeout)
 		defer cancel()
 		if err := srv.Shutdown(drain); err != nil {
-			return errors.Join(fmt.Errorf("gateway: requests were cut off after %s: %w", g.cfg.DrainTimeout, err), srv.Close())
+			err = errors.Join(fmt.Errorf("gateway: requests were cut off after %s: %w", g.cfg.DrainTimeout, err), srv.Close())
+			settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+			defer cancel()
+			return errors.Join(err, g.settle(settle))
 		}
 		return nil
 	})
 	return group.Wait()
-}
-
-type metrics struct {
-	requests *prometheus.CounterVec
-	events   *prometheus.CounterVec
-	seconds  prometheus.Histogram
-	bytes    prometheus.Gauge
-}
-
-func newMetrics(r prometheus.Registerer) (metrics, error) {
-	m := metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gateway_requests_total", Help: "Requests by HTTP status.",
-		}, []string{"code"}),
-		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gateway_events_total", Help: "Events posted, by what became of them: ok, refused, failed.",
-		}, []string{"status"}),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "gateway_request_seconds", Help: "Time from the first byte of a request to its answer.", Buckets: prometheus.ExponentialBuckets(0.001, 2.5, 12),
-		}),
-		bytes: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "gateway_in_flight_bytes", Help: "Bytes of the requests in work.",
-		}),
-	}
-	for _, c := range []prometheus.Collector{m.requests, m.events, m.seconds, m.bytes} {
-		if err := r.Register(c); err != nil {
-			return metrics{}, fmt.Errorf("gateway: %w", err)
-		}
-	}
-	return m, nil
 }

@@ -118,6 +118,15 @@ func object(raw json.RawMessage, at string, out any) *fault {
 	return nil
 }
 
+// compact is a valid JSON value without white space.
+func compact(raw json.RawMessage) string {
+	var b bytes.Buffer
+	if json.Compact(&b, raw) != nil { // what was decoded before is valid
+		return string(raw)
+	}
+	return b.String()
+}
+
 // encode writes v as JSON without escaping HTML, which would make three bytes of one in every answer about code.
 func encode(b *bytes.Buffer, v any) error {
 	e := json.NewEncoder(b)
