@@ -3,112 +3,269 @@ package llama
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nextstate-rl/nextstate/producers/gateway"
 )
-
-// Base is the version of the model without an adapter.
-const Base = "base"
-
-// Request asks for a response to a prompt.
-type Request struct {
-	// Version to sample with; empty: the newest.
-	Version string
-	// Session helps to find the prompt's prefix in the cache; may be empty.
-	Session string
-	// Prompt as token ids, at least one.
-	Prompt []uint32
-	// Temperature 0 is greedy. TopP and TopK of 0, TopP of 1: off. MinP of 0: off.
-	Temperature, TopP, MinP float64
-	TopK                    int
-	// Seed gives the same tokens to the same request when it is alone; nil: another one each time.
-	Seed *int64
-	// MaxTokens bounds the response; 0: until the context is full.
-	MaxTokens int
-	// EndIDs end the response; the one that was sampled is its last token.
-	EndIDs []uint32
-	// RecordTopK and TopLogprobs: see Token. 0: none.
-	RecordTopK, TopLogprobs int
-	// JSON holds the response to a JSON object.
-	JSON bool
-}
-
-// Token is one sampled token. Log-probs are nats over the whole vocabulary.
-type Token struct {
-	ID uint32
-	// Logprob is at temperature 1; LogprobSampled at the sampling temperature (at temperature 0, which has none, it equals Logprob).
-	Logprob, LogprobSampled float32
-	// TopIDs are the RecordTopK likeliest ids, likeliest first, equal ones by id, and TopLogprobs theirs at the sampling temperature.
-	TopIDs      []uint32
-	TopLogprobs []float32
-	// AltIDs are the TopLogprobs likeliest ids of the request, and AltLogprobs theirs at temperature 1.
-	AltIDs      []uint32
-	AltLogprobs []float32
-}
-
-// Reason says why a response ended.
-type Reason string
-
-// The reasons.
-const (
-	ReasonEnded   Reason = "ended"   // one of EndIDs was sampled
-	ReasonLength  Reason = "length"  // MaxTokens
-	ReasonContext Reason = "context" // the context is full
-)
-
-// Result of a Request.
-type Result struct {
-	// Version that sampled.
-	Version string
-	Reason  Reason
-	// Cached is how many tokens of the prompt were in the cache.
-	Cached int
-}
-
-// ScoreRequest asks for the log-probs of Response after Prompt.
-type ScoreRequest struct {
-	// Version as in Request.
-	Version string
-	// Prompt and Response as token ids, at least one of each.
-	Prompt, Response []uint32
-	// Temperature of all log-probs; > 0.
-	Temperature float64
-	// TopK is how many of the likeliest ids are returned at each position; 0: none.
-	TopK int
-	// At are further ids whose log-probs are wanted: [len(Response)][any]; nil: none.
-	At [][]uint32
-}
-
-// Scored is the answer to a ScoreRequest.
-type Scored struct {
-	// Version that scored.
-	Version string
-	// Logprobs of Response: [tokens] nats.
-	Logprobs []float32
-	// TopIDs and TopLogprobs: [tokens*k], likeliest first, equal ones by id.
-	TopIDs      []uint32
-	TopLogprobs []float32
-	// At in the shape of ScoreRequest.At.
-	At [][]float32
-}
 
 // Server is llama.cpp in a child. Safe for concurrent use.
-type Server struct{}
+type Server struct {
+	cfg     Config
+	log     *slog.Logger
+	metrics *metrics
+	info    Info
 
-var errAPI = errors.New("llama: in the next commit")
+	swapping sync.Mutex // swaps are one after the other
+	stop     context.CancelFunc
+	ended    chan struct{} // closed when the supervisor has
 
-func MaybeChild() {}
+	mu       sync.Mutex
+	process  *process // nil while there is none
+	down     error    // why there is none
+	closed   bool
+	adapters map[string]string // of every version but Base that was swapped in: its file
+	names    []string          // of the versions that are loaded, newest first
+	running  map[verb]int
+	service  time.Duration // how long a request is in work, a moving mean
+}
 
+// verb tells what a place in the queue is for: a flood of one kind does not keep the other out.
+type verb string
+
+const (
+	sampling verb = "sample"
+	scoring  verb = "score"
+)
+
+// Start runs llama.cpp in a child and returns when the model is loaded. ctx bounds the start only; the child runs until Close and is started again
+// when it dies. main and TestMain must have called MaybeChild before. A model or library that cannot be used is an error that says why.
 func Start(ctx context.Context, cfg Config, logger *slog.Logger, reg prometheus.Registerer) (*Server, error) {
-	return nil, errAPI
-}
-func (s *Server) Info() Info { return Info{} }
-func (s *Server) Generate(ctx context.Context, r *Request, emit func(Token) error) (Result, error) {
-	return Result{}, errAPI
+	if os.Args[0] == childName {
+		return nil, errors.New("llama: this is the child; main (TestMain in tests) has to call llama.MaybeChild first")
+	}
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(reg)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	s := &Server{cfg: cfg, log: logger, metrics: m, ended: make(chan struct{}), adapters: map[string]string{}, running: map[verb]int{}}
+	p, err := spawn(ctx, &s.cfg, logger, s.versionsChanged)
+	if err != nil {
+		return nil, fmt.Errorf("llama: %w", err)
+	}
+	s.process, s.info = p, p.info
+	var life context.Context
+	life, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	go func() { // ends with Close
+		defer close(s.ended)
+		s.supervise(life, p)
+	}()
+	logger.InfoContext(ctx, "llama.cpp is ready", "pid", p.pid(), "model", s.info.Model, "context_tokens", s.info.Context,
+		"took_ms", time.Since(began).Milliseconds())
+	return s, nil
 }
 
-func (s *Server) Score(ctx context.Context, r *ScoreRequest) (*Scored, error) { return nil, errAPI }
-func (s *Server) Swap(ctx context.Context, version, adapter string) error     { return errAPI }
-func (s *Server) Versions() []string                                          { return nil }
-func (s *Server) Close() error                                                { return nil }
+// Info describes the model.
+func (s *Server) Info() Info { return s.info }
+
+// Versions that are loaded, newest first.
+func (s *Server) Versions() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.names)
+}
+
+// Pid of the child, 0 while there is none. It changes when the child is started again.
+func (s *Server) Pid() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil {
+		return 0
+	}
+	return s.process.pid()
+}
+
+// Generate samples a response and calls emit for each token, in order, from the caller's goroutine. An error of emit (which Generate returns) and
+// the end of ctx stop it within one step. Other errors are *gateway.PolicyError: 400 (the request), 404 (the version), 429 (the queue is full), 502
+// (the model gives no numbers), 503 (the child died; it is being started again). With an error, Result holds what is known.
+func (s *Server) Generate(ctx context.Context, r *Request, emit func(Token) error) (Result, error) {
+	if err := r.check(&s.info); err != nil {
+		return Result{}, err
+	}
+	g := &generation{Request: *r}
+	if r.Seed != nil {
+		g.Seeded, g.Seed, g.Request.Seed = true, *r.Seed, nil
+	}
+	c, err := s.begin(sampling, command{Generate: g})
+	if err != nil {
+		return Result{}, err
+	}
+	defer s.end(c)
+	var result Result
+	for {
+		events, err := c.next(ctx)
+		if err != nil {
+			return result, err
+		}
+		for _, e := range events {
+			switch {
+			case e.Started != nil:
+				result = *e.Started
+				s.metrics.tokens.WithLabelValues("cached").Add(float64(result.Cached))
+				s.metrics.tokens.WithLabelValues("prompt").Add(float64(len(r.Prompt) - result.Cached))
+			case e.Token != nil:
+				s.metrics.tokens.WithLabelValues("sampled").Inc()
+				if err := emit(*e.Token); err != nil {
+					return result, err
+				}
+			case e.Done != nil:
+				result.Reason = e.Done.Reason
+				return result, nil
+			case e.Failed != nil:
+				return result, e.Failed.policy()
+			}
+		}
+	}
+}
+
+// Score gives the log-probs of a response that need not have been sampled. Errors as of Generate.
+func (s *Server) Score(ctx context.Context, r *ScoreRequest) (*Scored, error) {
+	if err := r.check(&s.info); err != nil {
+		return nil, err
+	}
+	c, err := s.begin(scoring, command{Score: r})
+	if err != nil {
+		return nil, err
+	}
+	defer s.end(c)
+	for {
+		events, err := c.next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range events {
+			switch {
+			case e.Started != nil:
+				s.metrics.tokens.WithLabelValues("cached").Add(float64(e.Started.Cached))
+			case e.Scored != nil:
+				s.metrics.tokens.WithLabelValues("scored").Add(float64(len(r.Response)))
+				return e.Scored, nil
+			case e.Failed != nil:
+				return nil, e.Failed.policy()
+			}
+		}
+	}
+}
+
+// Swap loads an adapter (a LoRA as GGUF; its scale is alpha/rank as the file says; empty: none) under a version's name and makes it the newest; a
+// version that is loaded becomes the newest as it is. Requests in work keep theirs, and nothing waits for the file. An adapter that does not fit is
+// a 400, and nothing has changed. The file has to stay for as long as the version is wanted: a child that is started again reads it again.
+func (s *Server) Swap(ctx context.Context, version, adapter string) error {
+	if version == "" {
+		return refuse("version", "a policy version needs a name")
+	}
+	if version == Base && adapter != "" {
+		return refuse("version", "%s names the model without an adapter; choose another name", Base)
+	}
+	s.swapping.Lock()
+	defer s.swapping.Unlock()
+	s.mu.Lock()
+	p, err := s.process, s.unavailable()
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := p.swap(ctx, version, adapter); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.adapters[version]; !known && version != Base {
+		s.adapters[version] = adapter
+	}
+	s.metrics.swaps.Inc()
+	return nil
+}
+
+// Close ends the child. Requests in work fail. It may be called again.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.stop()
+	<-s.ended
+	return nil
+}
+
+// begin takes a place in the queue and sends the command.
+func (s *Server) begin(v verb, c command) (*call, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.unavailable(); err != nil {
+		return nil, err
+	}
+	if s.running[v] >= s.cfg.Parallel+s.cfg.Queue {
+		s.metrics.refused.Inc()
+		return nil, &gateway.PolicyError{
+			Status: http.StatusTooManyRequests, Code: "rate_limit_exceeded", RetryAfter: s.wait(),
+			Message: fmt.Sprintf("%d requests are in work and %d wait; try again later, or raise the engine's parallel or queue", s.cfg.Parallel, s.cfg.Queue),
+		}
+	}
+	s.running[v]++
+	s.metrics.running.WithLabelValues(string(v)).Inc()
+	call := s.process.open()
+	call.verb, call.began = v, time.Now()
+	call.command = c
+	call.command.ID = call.id
+	return call, nil
+}
+
+// wait estimates when a place in the queue becomes free: the mean time in work over the sequences at once.
+func (s *Server) wait() time.Duration {
+	return min(max(time.Second, s.service/time.Duration(s.cfg.Parallel)).Round(time.Second), time.Minute)
+}
+
+// end gives the place back.
+func (s *Server) end(c *call) {
+	c.process.close(c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running[c.verb]--
+	s.metrics.running.WithLabelValues(string(c.verb)).Dec()
+	if !c.started.IsZero() {
+		s.service += (time.Since(c.started) - s.service) / 8
+	}
+}
+
+// unavailable says why there is no child, or nil. With s.mu held.
+func (s *Server) unavailable() error {
+	switch {
+	case s.closed:
+		return &gateway.PolicyError{Status: http.StatusServiceUnavailable, Message: "the policy engine is closed"}
+	case s.process == nil:
+		return &gateway.PolicyError{Status: http.StatusServiceUnavailable, Message: "the policy engine is being started again; try again later", Cause: s.down}
+	}
+	return nil
+}
+
+func (s *Server) versionsChanged(names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.names = names
+	for name := range s.adapters {
+		if !slices.Contains(names, name) {
+			delete(s.adapters, name)
+		}
+	}
+}
