@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -21,22 +22,19 @@ type Finder interface {
 	Hints(ctx context.Context, turn *schemas.TurnClosed) ([]*schemas.HintVoteCast, error)
 }
 
-// Teacher scores the original response tokens of a turn under each candidate hint. contexts holds, for each candidate, what the action's
-// own context holds with the hint in it (AppendHint); when that context names a parent turn, the teacher resolves it. It returns one
-// TeacherScored for each candidate with HintIndex set, and errors by the rules of Judge; a failed query is an error, never zeros.
-type Teacher interface {
-	Score(ctx context.Context, turn *schemas.TurnClosed, contexts [][]*schemas.Message, candidates []string) ([]*schemas.TeacherScored, error)
-}
-
 // DirectConfig configures direct.
 type DirectConfig struct {
 	// Finders are asked in this order until one decides. Default: the rules.
 	Finders []Finder
 	// Teacher scores the candidates; nil: hints are selected unscored, the shortest.
 	Teacher Teacher
+	// Selection is how one of several scored hints is chosen. Default: SequenceOptimal.
+	Selection Selection
+	// Contexts bounds how the teacher's contexts are found; without a teacher it is not used.
+	Contexts ContextsConfig
 	// Candidates is the most hints that are kept. Default 3.
 	Candidates int
-	// Workers bounds the turns that are handled at once. Default 1; more for finders that wait.
+	// Workers bounds the turns that are handled at once. Default 1; more for finders and a teacher that wait.
 	Workers int
 }
 
@@ -52,19 +50,28 @@ func (c DirectConfig) Validate() error {
 	if c.Candidates < 0 || c.Workers < 0 {
 		return errors.New("direct: candidates and workers must not be negative; 0 means the default")
 	}
-	return nil
+	if c.Selection != "" && !slices.Contains(Selections(), c.Selection) {
+		return fmt.Errorf("direct: the selection %q is not known; use one of %v", c.Selection, Selections())
+	}
+	return c.Contexts.Validate()
 }
 
-// Direct derives the directive signal. It has no state. Safe for concurrent use.
+// Direct derives the directive signal. Its only state is a memory of contexts, which the log gives again. Safe for concurrent use, for the
+// turns of one partition.
 type Direct struct {
 	finders    []Finder
 	teacher    Teacher
+	selection  Selection
 	candidates int
+	contexts   *contexts
 }
 
-// NewDirect makes the processor of turns.
+// NewDirect makes the processor of one partition of turns.
 func NewDirect(cfg DirectConfig) *Direct {
-	d := &Direct{finders: cfg.Finders, teacher: cfg.Teacher, candidates: or(cfg.Candidates, DefaultCandidates)}
+	d := &Direct{
+		finders: cfg.Finders, teacher: cfg.Teacher, selection: or(cfg.Selection, SequenceOptimal),
+		candidates: or(cfg.Candidates, DefaultCandidates), contexts: newContexts(cfg.Contexts),
+	}
 	if len(d.finders) == 0 {
 		d.finders = []Finder{RulesFinder{}}
 	}
@@ -80,7 +87,8 @@ func DirectStage(cfg DirectConfig) Stage {
 	}
 }
 
-// Process implements Processor: all hint votes, the teacher's scores, then the one HintSelected or HintAbsent.
+// Process implements Processor: all hint votes, the teacher's scores (or the dead letter of a teacher that failed for good), then the one
+// HintSelected or HintAbsent. Whatever a finder or the teacher does, that one comes: assemble waits for it.
 func (p *Direct) Process(ctx context.Context, e schemas.Event) ([]schemas.Event, error) {
 	turn, ok := e.Payload.(*schemas.TurnClosed)
 	if !ok {
@@ -89,6 +97,9 @@ func (p *Direct) Process(ctx context.Context, e schemas.Event) ([]schemas.Event,
 	var out []schemas.Event
 	emit := func(payload proto.Message, index int) {
 		out = append(out, e.Derive(StageDirect, DirectVersion, payload, turn.GetTurnId(), index))
+	}
+	if p.teacher != nil {
+		p.contexts.add(e, turn)
 	}
 	offset := uint64(e.Position.Offset) //nolint:gosec // an offset is not negative
 	votes, decided, err := p.ask(ctx, turn)
@@ -103,15 +114,23 @@ func (p *Direct) Process(ctx context.Context, e schemas.Event) ([]schemas.Event,
 		emit(&schemas.HintAbsent{TurnId: turn.GetTurnId(), Reason: absentReason(turn, votes, decided.votes), TurnOffset: offset}, 0)
 		return out, nil
 	}
-	selected := &schemas.HintSelected{
-		TurnId: turn.GetTurnId(), Candidates: candidates, Hint: candidates[0], Selection: "unscored", Finder: decided.finder, TurnOffset: offset,
-	}
-	scores, err := p.score(ctx, turn, candidates, selected)
+	t, err := p.teach(ctx, e, turn, candidates)
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range scores {
+	selected := &schemas.HintSelected{
+		TurnId: turn.GetTurnId(), Candidates: candidates, Hint: candidates[0], Selection: string(unscored), Finder: decided.finder, TurnOffset: offset,
+	}
+	if t.absent != "" {
+		selected.TeacherAbsentReason = &t.absent
+	} else {
+		choose(selected, p.selection, t)
+	}
+	for _, s := range t.scores {
 		emit(s, int(s.GetHintIndex()))
+	}
+	if t.failed {
+		out = append(out, refuse(StageDirect, t.absent, e))
 	}
 	emit(selected, 0)
 	return out, nil
@@ -187,44 +206,6 @@ func absentReason(turn *schemas.TurnClosed, votes, decided []*schemas.HintVoteCa
 	default:
 		return "no finder could tell"
 	}
-}
-
-// score asks the teacher, and fills in what it selects.
-func (p *Direct) score(ctx context.Context, turn *schemas.TurnClosed, candidates []string, selected *schemas.HintSelected) ([]*schemas.TeacherScored, error) {
-	absent := func(reason string) ([]*schemas.TeacherScored, error) {
-		selected.TeacherAbsentReason = &reason
-		return nil, nil
-	}
-	if p.teacher == nil {
-		return absent("no teacher is configured")
-	}
-	if len(turn.GetAction().GetTokens().GetResponseIds()) == 0 {
-		return absent("the action has no token ids")
-	}
-	contexts := make([][]*schemas.Message, len(candidates))
-	for i, hint := range candidates {
-		contexts[i] = AppendHint(turn.GetAction().GetContext().GetMessages(), hint)
-	}
-	scores, err := p.teacher.Score(ctx, turn, contexts, candidates)
-	if IsPermanent(err) {
-		return absent("the teacher failed: " + clip(err.Error(), maxReason))
-	}
-	if err != nil {
-		return nil, err
-	}
-	if len(scores) != len(candidates) {
-		return absent(fmt.Sprintf("the teacher scored %d of %d candidates", len(scores), len(candidates)))
-	}
-	best := 0
-	for i, s := range scores {
-		s.TurnId, s.HintIndex, s.Hint = turn.GetTurnId(), uint32(i), candidates[i] //nolint:gosec // candidates are few
-		if s.GetOverlap() > scores[best].GetOverlap() {
-			best = i // a tie stays with the shorter hint
-		}
-	}
-	selected.Teacher, selected.Hint = scores[best], candidates[best]
-	selected.CandidateIndex, selected.Selection = uint32(best), "sequence_optimal" //nolint:gosec // candidates are few
-	return scores, nil
 }
 
 // RecordedFinder gives the votes that another finder gave, as the history keeps them: a replay calls no model.

@@ -109,23 +109,46 @@ func hinted(hints ...string) (votes []*schemas.HintVoteCast) {
 	return votes
 }
 
-// teacherFunc is a teacher with fixed overlaps.
+// teacherFunc is a teacher that shares the given number of ids with the student's top-k, which is that of taughtTurn.
 type teacherFunc struct {
 	overlaps []uint64
 	err      error
 }
 
-func (t teacherFunc) Score(_ context.Context, turn *schemas.TurnClosed, contexts [][]*schemas.Message, candidates []string) (out []*schemas.TeacherScored, err error) {
+func (t teacherFunc) Score(_ context.Context, q TeacherQuery) (out []*schemas.TeacherScored, err error) {
 	if t.err != nil {
 		return nil, t.err
 	}
-	for i := range candidates {
-		if len(contexts[i]) != len(turn.GetAction().GetContext().GetMessages()) {
-			return nil, errors.New("the context has another length")
-		}
-		out = append(out, &schemas.TeacherScored{Overlap: t.overlaps[i], Logprobs: []float32{-1}})
+	for i := range q.Candidates {
+		out = append(out, teacherSharing(t.overlaps[i]))
 	}
 	return out, nil
+}
+
+// teacherSharing is what a teacher says of taughtTurn whose top-k has n ids in common with the student's.
+func teacherSharing(n uint64) *schemas.TeacherScored {
+	ids := []uint32{100, 101, 102}
+	for i := range n {
+		ids[i] = uint32(i) + 1
+	}
+	return &schemas.TeacherScored{
+		TeacherVersion: "base", Temperature: 1, Logprobs: []float32{-1}, LogprobsAtStudent: []float32{-1, -2, -3},
+		TopK: &schemas.TopK{K: 3, Ids: ids, Logprobs: []float32{-1, -2, -3}},
+	}
+}
+
+// taughtTurn is an answered turn with one token and the student's top-3 there.
+func taughtTurn() *schemas.TurnClosed {
+	turn := closed(observation(userReplyK, "hm"))
+	turn.Action.Tokens = &schemas.Tokens{ResponseIds: []uint32{5}, TopK: &schemas.TopK{K: 3, Ids: []uint32{1, 2, 3}, Logprobs: []float32{-1, -2, -3}}}
+	return turn
+}
+
+// scored is teacherSharing as direct writes it.
+func scored(hint string, index uint32, n uint64) *schemas.TeacherScored {
+	s := teacherSharing(n)
+	s.TurnId, s.Hint, s.HintIndex, s.Overlap = id("a1"), hint, index, n
+	return s
 }
 
 // TestDirect states how a hint is selected. Method: finders and teachers with fixed answers; the terminal event.
@@ -134,40 +157,36 @@ func TestDirect(t *testing.T) {
 	two := []Finder{finderFunc{"f", hinted(long, short)}}
 	for name, c := range map[string]struct {
 		cfg    DirectConfig
-		tokens bool
 		want   proto.Message
 		events int
 	}{
-		"no teacher": {DirectConfig{Finders: two}, true, &schemas.HintSelected{
+		"no teacher": {DirectConfig{Finders: two}, &schemas.HintSelected{
 			Hint: short, Candidates: []string{short, long}, Selection: "unscored", Finder: "f", TeacherAbsentReason: proto.String("no teacher is configured"),
 		}, 3},
-		"no tokens": {DirectConfig{Finders: two, Teacher: teacherFunc{}}, false, &schemas.HintSelected{
+		"most overlap": {DirectConfig{Finders: two, Teacher: teacherFunc{overlaps: []uint64{1, 2}}}, &schemas.HintSelected{
+			Hint: long, Candidates: []string{short, long}, CandidateIndex: 1, Selection: "sequence_optimal", Finder: "f", Teacher: scored(long, 1, 2),
+		}, 5},
+		"a tie stays with the shorter": {DirectConfig{Finders: two, Teacher: teacherFunc{overlaps: []uint64{2, 2}}}, &schemas.HintSelected{
+			Hint: short, Candidates: []string{short, long}, Selection: "sequence_optimal", Finder: "f", Teacher: scored(short, 0, 2),
+		}, 5},
+		"the shortest, and no other is asked about": {DirectConfig{Finders: two, Teacher: teacherFunc{overlaps: []uint64{1}}, Selection: Shortest}, &schemas.HintSelected{
+			Hint: short, Candidates: []string{short, long}, Selection: "shortest", Finder: "f", Teacher: scored(short, 0, 1),
+		}, 4},
+		"nothing to score": {DirectConfig{Finders: two, Teacher: teacherFunc{err: NoTeacher("the action has no token ids")}}, &schemas.HintSelected{
 			Hint: short, Candidates: []string{short, long}, Selection: "unscored", Finder: "f", TeacherAbsentReason: proto.String("the action has no token ids"),
 		}, 3},
-		"most overlap": {DirectConfig{Finders: two, Teacher: teacherFunc{overlaps: []uint64{3, 5}}}, true, &schemas.HintSelected{
-			Hint: long, Candidates: []string{short, long}, CandidateIndex: 1, Selection: "sequence_optimal", Finder: "f",
-			Teacher: &schemas.TeacherScored{TurnId: id("a1"), HintIndex: 1, Hint: long, Overlap: 5, Logprobs: []float32{-1}},
-		}, 5},
-		"a tie stays with the shorter": {DirectConfig{Finders: two, Teacher: teacherFunc{overlaps: []uint64{5, 5}}}, true, &schemas.HintSelected{
-			Hint: short, Candidates: []string{short, long}, Selection: "sequence_optimal", Finder: "f",
-			Teacher: &schemas.TeacherScored{TurnId: id("a1"), Hint: short, Overlap: 5, Logprobs: []float32{-1}},
-		}, 5},
-		"the teacher gives up": {DirectConfig{Finders: two, Teacher: teacherFunc{err: Permanent(errors.New("no such model"))}}, true, &schemas.HintSelected{
+		"the teacher gives up": {DirectConfig{Finders: two, Teacher: teacherFunc{err: Permanent(errors.New("no such model"))}}, &schemas.HintSelected{
 			Hint: short, Candidates: []string{short, long}, Selection: "unscored", Finder: "f", TeacherAbsentReason: proto.String("the teacher failed: no such model"),
-		}, 3},
-		"the second finder": {DirectConfig{Finders: []Finder{finderFunc{"e", nil}, finderFunc{"f", hinted(short)}}}, true, &schemas.HintSelected{
+		}, 4},
+		"the second finder": {DirectConfig{Finders: []Finder{finderFunc{"e", nil}, finderFunc{"f", hinted(short)}}}, &schemas.HintSelected{
 			Hint: short, Candidates: []string{short}, Selection: "unscored", Finder: "f", TeacherAbsentReason: proto.String("no teacher is configured"),
 		}, 2},
-		"too short":       {DirectConfig{Finders: []Finder{finderFunc{"f", hinted("too short")}}}, true, &schemas.HintAbsent{Reason: "no hint was accepted"}, 2},
-		"nobody can tell": {DirectConfig{Finders: []Finder{finderFunc{"f", nil}}}, true, &schemas.HintAbsent{Reason: "no finder could tell"}, 1},
-		"everybody down":  {DirectConfig{Finders: []Finder{finderFunc{"f", []*schemas.HintVoteCast{{Error: proto.String("down")}}}}}, true, &schemas.HintAbsent{Reason: "every finder failed: down"}, 2},
+		"too short":       {DirectConfig{Finders: []Finder{finderFunc{"f", hinted("too short")}}}, &schemas.HintAbsent{Reason: "no hint was accepted"}, 2},
+		"nobody can tell": {DirectConfig{Finders: []Finder{finderFunc{"f", nil}}}, &schemas.HintAbsent{Reason: "no finder could tell"}, 1},
+		"everybody down":  {DirectConfig{Finders: []Finder{finderFunc{"f", []*schemas.HintVoteCast{{Error: proto.String("down")}}}}}, &schemas.HintAbsent{Reason: "every finder failed: down"}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			turn := closed(observation(userReplyK, "hm"))
-			if c.tokens {
-				turn.Action.Tokens = &schemas.Tokens{ResponseIds: []uint32{5}}
-			}
-			out := processOne(t, NewDirect(c.cfg), turn)
+			out := processOne(t, NewDirect(c.cfg), taughtTurn())
 			switch w := c.want.(type) {
 			case *schemas.HintSelected:
 				w.TurnId, w.TurnOffset = id("a1"), 7
@@ -183,9 +202,7 @@ func TestDirect(t *testing.T) {
 		})
 	}
 	t.Run("a teacher that is down", func(t *testing.T) {
-		turn := closed(observation(userReplyK, "hm"))
-		turn.Action.Tokens = &schemas.Tokens{ResponseIds: []uint32{5}}
-		_, err := NewDirect(DirectConfig{Finders: two, Teacher: teacherFunc{err: errors.New("down")}}).Process(t.Context(), schemas.Event{Payload: turn})
+		_, err := NewDirect(DirectConfig{Finders: two, Teacher: teacherFunc{err: errors.New("down")}}).Process(t.Context(), schemas.Event{Payload: taughtTurn()})
 		if err == nil || IsPermanent(err) {
 			t.Errorf("got %v, want an error that is retried", err)
 		}

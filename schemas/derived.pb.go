@@ -583,7 +583,10 @@ type TeacherScored struct {
 	// [tokens][k]: at the student's top-k ids.
 	LogprobsAtStudent []float32 `protobuf:"fixed32,8,rep,packed,name=logprobs_at_student,json=logprobsAtStudent,proto3" json:"logprobs_at_student,omitempty"`
 	// Sum over positions of |student top-k intersect teacher top-k| (algorithm, section 4).
-	Overlap       uint64 `protobuf:"varint,9,opt,name=overlap,proto3" json:"overlap,omitempty"`
+	Overlap uint64 `protobuf:"varint,9,opt,name=overlap,proto3" json:"overlap,omitempty"`
+	// [tokens]: the candidate that each row is from, in the teacher of a HintSelected by token_optimal; hint and hint_index are then those of most
+	// rows. Empty: all rows are from hint_index.
+	HintIndexes   []uint32 `protobuf:"varint,10,rep,packed,name=hint_indexes,json=hintIndexes,proto3" json:"hint_indexes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -681,6 +684,13 @@ func (x *TeacherScored) GetOverlap() uint64 {
 	return 0
 }
 
+func (x *TeacherScored) GetHintIndexes() []uint32 {
+	if x != nil {
+		return x.HintIndexes
+	}
+	return nil
+}
+
 // HintSelected: the directive signal of a turn.
 type HintSelected struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -689,9 +699,9 @@ type HintSelected struct {
 	// All accepted candidates, shortest first, at most M.
 	Candidates     []string `protobuf:"bytes,3,rep,name=candidates,proto3" json:"candidates,omitempty"`
 	CandidateIndex uint32   `protobuf:"varint,4,opt,name=candidate_index,json=candidateIndex,proto3" json:"candidate_index,omitempty"`
-	// sequence_optimal, token_optimal or shortest; "unscored" without a teacher.
+	// How the hint was chosen: sequence_optimal, token_optimal or shortest; "unscored" without a teacher.
 	Selection string `protobuf:"bytes,5,opt,name=selection,proto3" json:"selection,omitempty"`
-	// The scores of the selected hint; absent until a teacher is configured.
+	// The scores under the selected hint (token_optimal: under the best hint at each token); absent without a teacher.
 	Teacher *TeacherScored `protobuf:"bytes,6,opt,name=teacher,proto3,oneof" json:"teacher,omitempty"`
 	// Says why teacher is absent.
 	TeacherAbsentReason *string `protobuf:"bytes,7,opt,name=teacher_absent_reason,json=teacherAbsentReason,proto3,oneof" json:"teacher_absent_reason,omitempty"`
@@ -1440,7 +1450,7 @@ const file_nextstate_v1_derived_proto_rawDesc = "" +
 	"\x05error\x18\b \x01(\tH\x02R\x05error\x88\x01\x01B\v\n" +
 	"\t_decisionB\b\n" +
 	"\x06_modelB\b\n" +
-	"\x06_error\"\xb5\x02\n" +
+	"\x06_error\"\xd8\x02\n" +
 	"\rTeacherScored\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x1d\n" +
 	"\n" +
@@ -1451,7 +1461,9 @@ const file_nextstate_v1_derived_proto_rawDesc = "" +
 	"\blogprobs\x18\x06 \x03(\x02R\blogprobs\x12'\n" +
 	"\x05top_k\x18\a \x01(\v2\x12.nextstate.v1.TopKR\x04topK\x12.\n" +
 	"\x13logprobs_at_student\x18\b \x03(\x02R\x11logprobsAtStudent\x12\x18\n" +
-	"\aoverlap\x18\t \x01(\x04R\aoverlap\"\xf6\x02\n" +
+	"\aoverlap\x18\t \x01(\x04R\aoverlap\x12!\n" +
+	"\fhint_indexes\x18\n" +
+	" \x03(\rR\vhintIndexes\"\xf6\x02\n" +
 	"\fHintSelected\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x12\n" +
 	"\x04hint\x18\x02 \x01(\tR\x04hint\x12\x1e\n" +
