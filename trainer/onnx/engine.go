@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/nextstate-rl/nextstate/trainer"
 	"github.com/nextstate-rl/nextstate/trainer/gguf"
 	"github.com/nextstate-rl/nextstate/trainer/graph"
 	"github.com/nextstate-rl/nextstate/trainer/ort"
@@ -28,24 +29,8 @@ type Engine struct {
 	backward *ort.Session
 }
 
-// Adapter is a LoRA of all Linears of all blocks, by Linear.Adapted: A [rank, in] and B [out, rank], row-major; rows of q's and k's B in the
-// half-split order of PEFT.
-type Adapter map[string]*Pair
-
-// Pair is the adapter of one layer.
-type Pair struct{ A, B []float32 }
-
-// NewAdapter makes a zero adapter of the engine's shape.
-func (e *Engine) NewAdapter() Adapter {
-	a := Adapter{}
-	for block := range e.model.Blocks {
-		for _, l := range Linears {
-			in, out := l.Size(e.model)
-			a[l.Adapted(block)] = &Pair{A: make([]float32, e.cfg.Rank*in), B: make([]float32, out*e.cfg.Rank)}
-		}
-	}
-	return a
-}
+// Layers implements trainer.Engine.
+func (e *Engine) Layers() []trainer.Layer { return layersOf(e.model) }
 
 // Open reads the model and makes its graphs. Close it.
 func Open(lib *ort.Library, file *gguf.File, cfg Config) (*Engine, error) {
@@ -115,42 +100,34 @@ func weights(file *gguf.File, m *gguf.Llama) ([]ort.Tensor, error) {
 				return nil, err
 			}
 		}
-		for _, l := range Linears {
-			in, out := l.Size(m)
-			heads := map[string]int{"attn_q": m.Heads, "attn_k": m.KVHeads}[l.GGUF]
-			if err := add(l.Adapted(block)+".weight", heads, out, in); err != nil {
-				return nil, err
-			}
+	}
+	for _, l := range layersOf(m) {
+		if err := add(l.GGUF+".weight", l.Heads, l.Out, l.In); err != nil {
+			return nil, err
 		}
 	}
 	return list, nil
 }
 
-// adapter are the graph's inputs of an adapter.
-func (e *Engine) adapter(a Adapter, name func(string) string) ([]ort.Tensor, error) {
+// adapter are the graph's inputs (or, with a prefix, outputs) of an adapter.
+func (e *Engine) adapter(a *trainer.Adapter, prefix string) ([]ort.Tensor, error) {
+	if err := trainer.NewAdapter(e.Layers(), e.cfg.Rank, e.cfg.Alpha).Fits(a); err != nil {
+		return nil, err
+	}
 	var list []ort.Tensor
-	for block := range e.model.Blocks {
-		for _, l := range Linears {
-			in, out := l.Size(e.model)
-			p := a[l.Adapted(block)]
-			if p == nil || len(p.A) != e.cfg.Rank*in || len(p.B) != out*e.cfg.Rank {
-				return nil, fmt.Errorf("the adapter does not fit %s with rank %d, %d inputs and %d outputs", l.Adapted(block), e.cfg.Rank, in, out)
-			}
-			list = append(
-				list, ort.Float32(name(inputA(l.Adapted(block))), p.A, e.cfg.Rank, in), ort.Float32(name(inputB(l.Adapted(block))), p.B, out, e.cfg.Rank),
-			)
-		}
+	for i, l := range a.Layers {
+		list = append(list, ort.Float32(prefix+inputA(l), a.A[i], a.Rank, l.In), ort.Float32(prefix+inputB(l), a.B[i], l.Out, a.Rank))
 	}
 	return list, nil
 }
 
-// Logprobs are the log-probs of the wanted tokens of each sequence [sequences][R][K], and the entropy [sequences][R].
-func (e *Engine) Logprobs(ctx context.Context, a Adapter, sequences []Sequence) (logprobs [][][]float32, entropy [][]float32, err error) {
-	lora, err := e.adapter(a, func(n string) string { return n })
+// Logprobs implements trainer.Engine.
+func (e *Engine) Logprobs(ctx context.Context, a *trainer.Adapter, sequences []trainer.Sequence) (logprobs [][][]float32, entropy [][]float32, err error) {
+	lora, err := e.adapter(a, "")
 	if err != nil {
 		return nil, nil, err
 	}
-	err = e.each(sequences, func(_ int, part []Sequence) error {
+	err = e.each(sequences, func(_ int, part []trainer.Sequence) error {
 		p := pack(e.model, part)
 		lp, h := make([]float32, p.rows*p.wanted), make([]float32, p.rows)
 		if err := e.forward.Run(ctx, append(p.inputs(e.model), lora...), []ort.Tensor{
@@ -171,18 +148,18 @@ func (e *Engine) Logprobs(ctx context.Context, a Adapter, sequences []Sequence) 
 	return logprobs, entropy, err
 }
 
-// Gradient adds to grad the gradient of a loss whose derivatives by the log-probs of the wanted tokens are coef [sequences][R][K].
-func (e *Engine) Gradient(ctx context.Context, a Adapter, sequences []Sequence, coef [][][]float64, grad Adapter) error {
-	lora, err := e.adapter(a, func(n string) string { return n })
+// Gradient implements trainer.Engine.
+func (e *Engine) Gradient(ctx context.Context, a *trainer.Adapter, sequences []trainer.Sequence, coef [][][]float64, grad *trainer.Adapter) error {
+	lora, err := e.adapter(a, "")
 	if err != nil {
 		return err
 	}
-	part := e.NewAdapter() // of one run
-	outs, err := e.adapter(part, func(n string) string { return "d/" + n })
+	part := grad.Zero() // of one run
+	outs, err := e.adapter(part, gradient)
 	if err != nil {
 		return err
 	}
-	return e.each(sequences, func(at int, some []Sequence) error {
+	return e.each(sequences, func(at int, some []trainer.Sequence) error {
 		p := pack(e.model, some)
 		var flat []float32
 		for i, s := range some {
@@ -200,23 +177,15 @@ func (e *Engine) Gradient(ctx context.Context, a Adapter, sequences []Sequence, 
 		if err := e.backward.Run(ctx, append(in, lora...), append([]ort.Tensor{ort.Float32(outLogprobs, lp, p.rows, p.wanted)}, outs...)); err != nil {
 			return err
 		}
-		for name, g := range part {
-			sum := grad[name]
-			for i, v := range g.A {
-				sum.A[i] += v
-			}
-			for i, v := range g.B {
-				sum.B[i] += v
-			}
-		}
+		grad.Add(part)
 		return nil
 	})
 }
 
 // each checks the sequences and calls run for as many at once as PackTokens allows, in order; at is the index of the first of them.
-func (e *Engine) each(sequences []Sequence, run func(at int, some []Sequence) error) error {
+func (e *Engine) each(sequences []trainer.Sequence, run func(at int, some []trainer.Sequence) error) error {
 	for i, s := range sequences {
-		if err := s.check(e.model, len(sequences[0].Wanted[0])); err != nil {
+		if err := check(s, e.model, len(sequences[0].Wanted[0])); err != nil {
 			return fmt.Errorf("sequence %d: %w", i, err)
 		}
 	}

@@ -5,9 +5,11 @@ import (
 	"math"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/nextstate-rl/nextstate/ops/assets"
+	"github.com/nextstate-rl/nextstate/trainer"
 	"github.com/nextstate-rl/nextstate/trainer/gguf"
 	"github.com/nextstate-rl/nextstate/trainer/onnx"
 	"github.com/nextstate-rl/nextstate/trainer/ort"
@@ -78,16 +80,11 @@ func tiny(t *testing.T, tied bool) *gguf.File {
 	return f
 }
 
-func randomAdapter(e *onnx.Engine, r *rand.Rand) onnx.Adapter {
-	a := e.NewAdapter()
-	for block := range 2 {
-		for _, l := range onnx.Linears {
-			p := a[l.Adapted(block)]
-			for _, x := range [][]float32{p.A, p.B} {
-				for i := range x {
-					x[i] = float32(r.NormFloat64() * 0.3)
-				}
-			}
+func randomAdapter(e *onnx.Engine, rank int, alpha float64, r *rand.Rand) *trainer.Adapter {
+	a := trainer.NewAdapter(e.Layers(), rank, alpha)
+	for _, x := range slices.Concat(a.A, a.B) {
+		for i := range x {
+			x[i] = float32(r.NormFloat64() * 0.3)
 		}
 	}
 	return a
@@ -104,11 +101,11 @@ func TestGradient(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer e.Close()
-		a := randomAdapter(e, r)
-		var sequences []onnx.Sequence
+		a := randomAdapter(e, 2, 3, r)
+		var sequences []trainer.Sequence
 		var coef [][][]float64
 		for _, n := range []int{5, 9, 3} {
-			s := onnx.Sequence{Prompt: 1 + n/3, Temperature: 0.5 + r.Float64()}
+			s := trainer.Sequence{Prompt: 1 + n/3, Temperature: 0.5 + r.Float64()}
 			for range n {
 				s.Tokens = append(s.Tokens, r.Uint32N(53))
 			}
@@ -133,17 +130,17 @@ func TestGradient(t *testing.T) {
 			}
 			return sum
 		}
-		grad := e.NewAdapter()
+		grad := a.Zero()
 		if err := e.Gradient(t.Context(), a, sequences, coef, grad); err != nil {
 			t.Fatal(err)
 		}
 		checked := 0
-		for name, p := range a {
-			for side, x := range [][]float32{p.A, p.B} {
-				g := [][]float32{grad[name].A, grad[name].B}[side]
+		for n, l := range a.Layers {
+			for side, x := range [][]float32{a.A[n], a.B[n]} {
+				g := [][]float32{grad.A[n], grad.B[n]}[side]
 				for range 3 {
 					i := r.IntN(len(x))
-					const h = 1e-2
+					const h = 3e-3
 					was := x[i]
 					x[i] = was + h
 					up := loss()
@@ -152,7 +149,7 @@ func TestGradient(t *testing.T) {
 					x[i] = was
 					numeric := (up - down) / (2 * h)
 					if d := math.Abs(numeric - float64(g[i])); d > 1e-2*(math.Abs(numeric)+0.5) {
-						t.Errorf("tied %v, %s side %d, entry %d: gradient %v, by differences %v", tied, name, side, i, g[i], numeric)
+						t.Errorf("tied %v, %s side %d, entry %d: gradient %v, by differences %v", tied, l.GGUF, side, i, g[i], numeric)
 					}
 					checked++
 				}

@@ -64,15 +64,15 @@ func TestGoldenLogprobs(t *testing.T) {
 		}
 	},
 	) {
-		var sequences []onnx.Sequence
+		var sequences []trainer.Sequence
 		for _, c := range f.Cases {
-			s := onnx.Sequence{Tokens: append(append([]uint32{}, c.Prompt...), c.Response...), Prompt: len(c.Prompt), Temperature: 1}
+			s := trainer.Sequence{Tokens: append(append([]uint32{}, c.Prompt...), c.Response...), Prompt: len(c.Prompt), Temperature: 1}
 			for i, id := range c.Response {
 				s.Wanted = append(s.Wanted, append([]uint32{id}, c.TopIDs[i]...))
 			}
 			sequences = append(sequences, s)
 		}
-		got, _, err := e.Logprobs(t.Context(), e.NewAdapter(), sequences)
+		got, _, err := e.Logprobs(t.Context(), trainer.NewAdapter(e.Layers(), 1, 1), sequences)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,47 +150,43 @@ type loraStep struct {
 	}
 }
 
-// shortNames are the layers' names in the golden file, in the order of onnx.Linears.
+// shortNames are the layers' names in the golden file, in the engine's order.
 var shortNames = []string{"q", "k", "v", "o", "gate", "up", "down"}
 
 // TestGoldenLoRAStep: losses in Go and gradients by ONNX Runtime together give the reference's LoRA gradient of the hybrid objective on the real model.
 func TestGoldenLoRAStep(t *testing.T) {
 	golden(t, "lora_step.json", func(f loraStep) {
 		e := smollm2(t, onnx.Config{Rank: f.LoRA.R, Alpha: f.LoRA.Alpha, Threads: 2})
-		a, random := e.NewAdapter(), lcg(f.LoRA.Seed)
-		places := map[string]*onnx.Pair{} // "layer.module" to the adapter
-		grad := e.NewAdapter()
-		for block := 0; a[onnx.Linears[0].Adapted(block)] != nil; block++ {
-			for i, l := range onnx.Linears {
-				p := a[l.Adapted(block)]
-				random.fill(p.A, f.LoRA.ScaleA)
-				random.fill(p.B, f.LoRA.ScaleB)
-				short := fmt.Sprintf("%d.%s", block, shortNames[i])
-				places[short] = grad[l.Adapted(block)]
-				for side, x := range map[string][]float32{".A": p.A, ".B": p.B} {
-					for j, want := range f.First[short+side] {
-						if math.Abs(float64(x[j])-want) > 1e-7 {
-							t.Fatalf("%s%s[%d] is %v, not %v: the adapter is another", short, side, j, x[j], want)
-						}
+		a, random := trainer.NewAdapter(e.Layers(), f.LoRA.R, f.LoRA.Alpha), lcg(f.LoRA.Seed)
+		grad, places := a.Zero(), map[string]int{} // "layer.module" to the layer's index
+		for n := range a.Layers {
+			random.fill(a.A[n], f.LoRA.ScaleA)
+			random.fill(a.B[n], f.LoRA.ScaleB)
+			short := fmt.Sprintf("%d.%s", n/len(shortNames), shortNames[n%len(shortNames)])
+			places[short] = n
+			for side, x := range map[string][]float32{".A": a.A[n], ".B": a.B[n]} {
+				for j, want := range f.First[short+side] {
+					if math.Abs(float64(x[j])-want) > 1e-7 {
+						t.Fatalf("%s%s[%d] is %v, not %v: the adapter is another", short, side, j, x[j], want)
 					}
 				}
 			}
 		}
 		f.run(t, e, a, grad)
-		f.compare(t, places)
+		f.compare(t, grad, places)
 	})
 }
 
 // run computes the loss and fills in grad.
-func (f loraStep) run(t *testing.T, e *onnx.Engine, a, grad onnx.Adapter) {
+func (f loraStep) run(t *testing.T, e *onnx.Engine, a, grad *trainer.Adapter) {
 	t.Helper()
 	o := trainer.Objective{
 		WEval: f.Config.WEval, WDir: f.Config.WDir, EpsLow: f.Config.EpsLow, EpsHigh: f.Config.EpsHigh, Directive: trainer.DirectiveTopK, Support: f.Config.Support,
 		DeltaClip: f.Config.C, NegativeScale: 1,
 	}
-	var sequences []onnx.Sequence
+	var sequences []trainer.Sequence
 	for _, s := range f.Samples {
-		q := onnx.Sequence{Tokens: append(append([]uint32{}, s.Prompt...), s.Response...), Prompt: len(s.Prompt), Temperature: 1}
+		q := trainer.Sequence{Tokens: append(append([]uint32{}, s.Prompt...), s.Response...), Prompt: len(s.Prompt), Temperature: 1}
 		for i, id := range s.Response {
 			q.Wanted = append(q.Wanted, append([]uint32{id}, s.StudentID[i]...))
 		}
@@ -254,18 +250,18 @@ func (f loraStep) run(t *testing.T, e *onnx.Engine, a, grad onnx.Adapter) {
 }
 
 // compare holds the gradient against the expected norms and entries.
-func (f loraStep) compare(t *testing.T, places map[string]*onnx.Pair) {
+func (f loraStep) compare(t *testing.T, grad *trainer.Adapter, places map[string]int) {
 	t.Helper()
 	side := func(param string) ([]float32, int) { // with the length of a row
 		name, which := param[:strings.LastIndex(param, ".")], param[strings.LastIndex(param, ".")+1:]
-		p := places[name]
-		if p == nil {
+		n, ok := places[name]
+		if !ok {
 			t.Fatalf("there is no %s", param)
 		}
 		if which == "A" {
-			return p.A, len(p.A) / f.LoRA.R
+			return grad.A[n], len(grad.A[n]) / f.LoRA.R
 		}
-		return p.B, f.LoRA.R
+		return grad.B[n], f.LoRA.R
 	}
 	norm := func(x []float32) float64 {
 		sum := 0.0
@@ -274,12 +270,8 @@ func (f loraStep) compare(t *testing.T, places map[string]*onnx.Pair) {
 		}
 		return math.Sqrt(sum)
 	}
-	total := 0.0
-	for _, p := range places {
-		total += norm(p.A)*norm(p.A) + norm(p.B)*norm(p.B)
-	}
-	if d := math.Abs(math.Sqrt(total)-f.Expected.Total) / f.Expected.Total; d > f.Expected.Tolerance {
-		t.Errorf("the gradient's norm is %v, want %v", math.Sqrt(total), f.Expected.Total)
+	if d := math.Abs(grad.Norm()-f.Expected.Total) / f.Expected.Total; d > f.Expected.Tolerance {
+		t.Errorf("the gradient's norm is %v, want %v", grad.Norm(), f.Expected.Total)
 	}
 	for param, want := range f.Expected.Norms {
 		x, _ := side(param)

@@ -3,13 +3,15 @@ package onnx
 import (
 	"fmt"
 	"math"
+	"slices"
 
+	"github.com/nextstate-rl/nextstate/trainer"
 	"github.com/nextstate-rl/nextstate/trainer/gguf"
 	"github.com/nextstate-rl/nextstate/trainer/graph"
 )
 
-// Linears are the linear layers of a block that carry an adapter, by their names in Hugging Face's models and in GGUF.
-var Linears = []Linear{
+// linears are the linear layers of a block that carry an adapter, by their names in Hugging Face's models and in GGUF.
+var linears = []struct{ peft, gguf string }{
 	{"self_attn.q_proj", "attn_q"},
 	{"self_attn.k_proj", "attn_k"},
 	{"self_attn.v_proj", "attn_v"},
@@ -19,27 +21,29 @@ var Linears = []Linear{
 	{"mlp.down_proj", "ffn_down"},
 }
 
-// Linear is a linear layer of a block.
-type Linear struct{ PEFT, GGUF string }
-
-// Adapted names the layer of one block: the key of its adapter.
-func (l Linear) Adapted(block int) string { return fmt.Sprintf("blk.%d.%s", block, l.GGUF) }
-
-// Size of a linear layer's input and output.
-func (l Linear) Size(m *gguf.Llama) (in, out int) {
+// layersOf lists the linear layers of a model, block by block.
+func layersOf(m *gguf.Llama) []trainer.Layer {
 	query, key := m.Heads*m.HeadSize, m.KVHeads*m.HeadSize
-	switch l.GGUF {
-	case "attn_q":
-		return m.Hidden, query
-	case "attn_k", "attn_v":
-		return m.Hidden, key
-	case "attn_output":
-		return query, m.Hidden
-	case "ffn_down":
-		return m.FFN, m.Hidden
-	default: // ffn_gate, ffn_up
-		return m.Hidden, m.FFN
+	var list []trainer.Layer
+	for block := range m.Blocks {
+		for _, l := range linears {
+			layer := trainer.Layer{PEFT: fmt.Sprintf("model.layers.%d.%s", block, l.peft), GGUF: fmt.Sprintf("blk.%d.%s", block, l.gguf), In: m.Hidden, Out: m.FFN}
+			switch l.gguf {
+			case "attn_q":
+				layer.Out, layer.Heads = query, m.Heads
+			case "attn_k":
+				layer.Out, layer.Heads = key, m.KVHeads
+			case "attn_v":
+				layer.Out = key
+			case "attn_output":
+				layer.In, layer.Out = query, m.Hidden
+			case "ffn_down":
+				layer.In, layer.Out = m.FFN, m.Hidden
+			}
+			list = append(list, layer)
+		}
 	}
+	return list
 }
 
 // Inputs and outputs of the graph. N tokens, R positions whose next token is scored, K tokens scored at each, G query heads a key head.
@@ -60,10 +64,11 @@ const (
 // builder emits the graph of a model.
 type builder struct {
 	*graph.Graph
-	m     *gguf.Llama
-	rank  int
-	scale float32 // alpha / rank
-	lora  map[string][2]*graph.Tensor
+	m      *gguf.Llama
+	rank   int
+	scale  float32 // alpha / rank
+	layers []trainer.Layer
+	lora   map[string][2]*graph.Tensor // by the layer's name in GGUF
 }
 
 // weight is a frozen tensor: an initializer whose memory the session is given, so an input here.
@@ -89,38 +94,33 @@ func backwardGraph(m *gguf.Llama, rank int, scale float32) *graph.Graph {
 	coef := b.Input(inCoef, graph.Float32, -1, -1)
 	b.Seed(hidden, b.LogprobGradient(all, b.output(), b.tokens(), coef, b.temperature()))
 	b.Backward()
-	for block := range m.Blocks {
-		for _, l := range Linears {
-			pair := b.lora[l.Adapted(block)]
-			b.Output("d/"+inputA(l.Adapted(block)), b.Grad(pair[0]))
-			b.Output("d/"+inputB(l.Adapted(block)), b.Grad(pair[1]))
-		}
+	for _, l := range b.layers {
+		b.Output(gradient+inputA(l), b.Grad(b.lora[l.GGUF][0]))
+		b.Output(gradient+inputB(l), b.Grad(b.lora[l.GGUF][1]))
 	}
 	return b.Graph
 }
 
-func inputA(name string) string { return name + ".A" }
-func inputB(name string) string { return name + ".B" }
+// gradient precedes the name of an adapter's input in the name of its gradient.
+const gradient = "d/"
+
+func inputA(l trainer.Layer) string { return l.GGUF + ".A" }
+func inputB(l trainer.Layer) string { return l.GGUF + ".B" }
 
 func newBuilder(m *gguf.Llama, rank int, scale float32) *builder {
-	b := &builder{Graph: graph.New(), m: m, rank: rank, scale: scale, lora: map[string][2]*graph.Tensor{}}
-	for block := range m.Blocks {
-		for _, l := range Linears {
-			in, out := l.Size(m)
-			name := l.Adapted(block)
-			b.lora[name] = [2]*graph.Tensor{b.Param(inputA(name), rank, in), b.Param(inputB(name), out, rank)}
-		}
+	b := &builder{Graph: graph.New(), m: m, rank: rank, scale: scale, layers: layersOf(m), lora: map[string][2]*graph.Tensor{}}
+	for _, l := range b.layers {
+		b.lora[l.GGUF] = [2]*graph.Tensor{b.Param(inputA(l), rank, l.In), b.Param(inputB(l), l.Out, rank)}
 	}
 	return b
 }
 
 // linear is a layer of a block with its adapter.
 func (b *builder) linear(x *graph.Tensor, block int, gguf string) *graph.Tensor {
-	l := Linear{GGUF: gguf}
-	name := l.Adapted(block)
-	in, out := l.Size(b.m)
-	y := b.Linear(x, b.weight(name+".weight", out, in), 1)
-	return b.LoRA(y, x, b.lora[name][0], b.lora[name][1], b.scale)
+	i := slices.IndexFunc(b.layers, func(l trainer.Layer) bool { return l.GGUF == fmt.Sprintf("blk.%d.%s", block, gguf) })
+	l := b.layers[i]
+	y := b.Linear(x, b.weight(l.GGUF+".weight", l.Out, l.In), 1)
+	return b.LoRA(y, x, b.lora[l.GGUF][0], b.lora[l.GGUF][1], b.scale)
 }
 
 // trunk is everything but the head: [R, hidden] at the rows that are scored.

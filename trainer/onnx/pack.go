@@ -4,26 +4,13 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/nextstate-rl/nextstate/trainer"
 	"github.com/nextstate-rl/nextstate/trainer/gguf"
 	"github.com/nextstate-rl/nextstate/trainer/ort"
 )
 
-// Sequence is one turn as the engine sees it.
-type Sequence struct {
-	// Tokens are the prompt and the response. The last token is scored, but nothing is computed after it.
-	Tokens []uint32
-	// Prompt is the number of prompt tokens, at least 1: Tokens[Prompt:] are scored.
-	Prompt int
-	// Temperature of the log-probs, > 0.
-	Temperature float64
-	// Wanted are the tokens whose log-probs are wanted at each response position: [len(Tokens)-Prompt][K], K equal for all sequences of a call.
-	Wanted [][]uint32
-}
-
-// Response is the number of scored positions.
-func (s Sequence) Response() int { return len(s.Tokens) - s.Prompt }
-
-func (s Sequence) check(m *gguf.Llama, wanted int) error {
+// check refuses a sequence that the graph cannot take.
+func check(s trainer.Sequence, m *gguf.Llama, wanted int) error {
 	switch {
 	case s.Prompt < 1 || s.Prompt >= len(s.Tokens):
 		return fmt.Errorf("a sequence of %d tokens with a prompt of %d: both the prompt and the response need a token", len(s.Tokens), s.Prompt)
@@ -63,7 +50,7 @@ type packed struct {
 }
 
 // pack lays sequences out. A token sees the tokens before it in its own sequence, and its position counts from there.
-func pack(m *gguf.Llama, sequences []Sequence) *packed {
+func pack(m *gguf.Llama, sequences []trainer.Sequence) *packed {
 	p := &packed{wanted: len(sequences[0].Wanted[0])}
 	for _, s := range sequences {
 		p.tokens += len(s.Tokens) - 1
@@ -111,7 +98,7 @@ func (p *packed) inputs(m *gguf.Llama) []ort.Tensor {
 }
 
 // split gives each sequence its rows of a packed result [R, K].
-func split(values []float32, width int, sequences []Sequence) [][][]float32 {
+func split(values []float32, width int, sequences []trainer.Sequence) [][][]float32 {
 	out := make([][][]float32, len(sequences))
 	for i, s := range sequences {
 		for range s.Response() {
