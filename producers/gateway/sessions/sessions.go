@@ -27,29 +27,69 @@ var (
 type Config struct {
 	// Idle is how long a session may be silent before it is forgotten. Keep it in step with pair's. Default 30 minutes.
 	Idle time.Duration `json:"idle"`
-	// IdleEnd says what is told about an idle session: "event" (the default) appends SessionEnded with the reason "idle", "silent" nothing.
-	IdleEnd string `json:"idle_end"`
-	// DeltaWithin is how old the last whole context of a session may be for a turn to be recorded as a delta. It must stay below Idle.
-	// Default 10 minutes.
+	// EndIdle appends SessionEnded with the reason "idle" for a session that is forgotten after Idle.
+	EndIdle bool `json:"end_idle"`
+	// DeltaWithin is how old the last whole context of a session may be for a turn to be recorded as a delta: far less than Idle, because pair
+	// must still know the turn before. Default 10 minutes.
 	DeltaWithin time.Duration `json:"delta_within"`
 	// MaxSessions and MaxStates bound the known sessions and the points at which their conversations can go on. Beyond, the session that was
-	// silent longest is forgotten. Defaults 100,000 and 1,000,000.
+	// silent longest is forgotten. Defaults 100,000 and 500,000.
 	MaxSessions int `json:"max_sessions"`
 	MaxStates   int `json:"max_states"`
 	// MaxStatesOfSession bounds the points of one session that can be branched from; the oldest go first. Default 1,000.
 	MaxStatesOfSession int `json:"max_states_of_session"`
 	// MaxTurns bounds the turns that feedback may name. Default 200,000.
 	MaxTurns int `json:"max_turns"`
-	// MaxMemo bounds the messages whose hash is remembered by their bytes. Default 1,000,000.
+	// MaxMemo bounds the messages whose hash is remembered by their bytes. Default 500,000.
 	MaxMemo int `json:"max_memo"`
-	// AnswerBytes and AnswerAge bound the answers that are kept for retries. Defaults 64 MiB and 10 minutes.
+	// AnswerBytes and AnswerAge bound the answers that are kept for retries, MaxAnswers the requests that a retry can find. Defaults 64 MiB,
+	// 10 minutes and 50,000.
 	AnswerBytes int64         `json:"answer_bytes"`
 	AnswerAge   time.Duration `json:"answer_age"`
+	MaxAnswers  int           `json:"max_answers"`
 	// RestoreRecords bounds what Restore reads of each partition. Default 100,000.
 	RestoreRecords int64 `json:"restore_records"`
 	// Rules are added to the table of side turns (DefaultRules); WithoutRules names lines of the table that do not apply.
 	Rules        []Rule   `json:"rules"`
 	WithoutRules []string `json:"without_rules"`
+}
+
+// Validate reports the first setting that cannot work, and what to do about it.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	switch {
+	case c.Idle < 0 || c.DeltaWithin < 0 || c.AnswerAge < 0 || c.AnswerBytes < 0 || c.RestoreRecords < 0:
+		return errors.New("sessions: idle, delta_within, answer_age, answer_bytes and restore_records must not be negative; 0 means the default")
+	case c.DeltaWithin > c.Idle/2:
+		return fmt.Errorf("sessions: delta_within %s must be at most half of idle %s, or a turn may refer to one that pair has forgotten", c.DeltaWithin, c.Idle)
+	case c.MaxSessions < 1 || c.MaxStates < 1 || c.MaxStatesOfSession < 1 || c.MaxTurns < 1 || c.MaxMemo < 1 || c.MaxAnswers < 1:
+		return errors.New("sessions: max_sessions, max_states, max_states_of_session, max_turns, max_memo and max_answers must be positive; 0 means the default")
+	}
+	_, err := compileRules(c)
+	return err
+}
+
+func (c Config) withDefaults() Config {
+	c.Idle = or(c.Idle, 30*time.Minute)
+	c.DeltaWithin = or(c.DeltaWithin, 10*time.Minute)
+	c.MaxSessions = or(c.MaxSessions, 100_000)
+	c.MaxStates = or(c.MaxStates, 500_000)
+	c.MaxStatesOfSession = or(c.MaxStatesOfSession, 1000)
+	c.MaxTurns = or(c.MaxTurns, 200_000)
+	c.MaxMemo = or(c.MaxMemo, 500_000)
+	c.AnswerBytes = or(c.AnswerBytes, 64<<20)
+	c.AnswerAge = or(c.AnswerAge, 10*time.Minute)
+	c.MaxAnswers = or(c.MaxAnswers, 50_000)
+	c.RestoreRecords = or(c.RestoreRecords, 100_000)
+	return c
+}
+
+func or[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
 }
 
 // Instruments are what a Book reports to. Both are required.
@@ -77,7 +117,8 @@ type Identity struct {
 	Attributes map[string]string
 }
 
-// Request is one chat completion about to be answered. It stays the caller's, unchanged until the last Finish or Drop.
+// Request is one chat completion about to be answered. It stays the caller's, unchanged until the last Finish or Drop; the messages that Parse
+// returned or that Messages holds go into events and are not changed.
 type Request struct {
 	Identity
 	// Raw holds the messages as sent, one JSON value each. May be nil when Messages is given, but then every message is hashed anew.
@@ -98,7 +139,7 @@ type Request struct {
 	MaxTokens int
 }
 
-// Stored is a finished answer, to be sent again to a retry. Whoever holds one must not change it.
+// Stored is a finished answer, to be sent again to a retry. Nobody may change it.
 type Stored struct {
 	ContentType string
 	// Header holds further response headers.
@@ -107,57 +148,35 @@ type Stored struct {
 	Body []byte
 }
 
-// Book knows the open sessions. Safe for concurrent use.
-type Book struct{ journal schemas.Appender }
-
-// New makes a Book that appends to journal. The caller runs Run, and Restore before the first Begin.
-func New(cfg Config, journal schemas.Appender, in Instruments) (*Book, error) {
-	return &Book{journal: journal}, nil
-}
-
 // Begin finds the session and the turn of a request, before anything is sampled. A request that goes on with a session appends the next state
 // of the turn before. A retry of a request that is still in work waits for it. Errors: ErrBadRequest, ErrTooLarge, Parse's, the journal's and
 // ctx's, all wrapped; then nothing is begun. Otherwise the caller ends every choice by Finish or Drop, exactly once, unless Stored is not nil.
 func (b *Book) Begin(ctx context.Context, r *Request) (*Exchange, error) {
-	return nil, fmt.Errorf("%w: not built yet", ErrBadRequest)
+	if r.Session != "" {
+		if err := schemas.CheckSession(r.Session); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrBadRequest, err)
+		}
+	}
+	c, err := b.read(r)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		e, busy := b.place(c)
+		if busy == nil {
+			if e.stored != nil {
+				return e, nil
+			}
+			if err := e.start(ctx); err != nil {
+				e.abandon()
+				return nil, err
+			}
+			return e, nil
+		}
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for the request that this one repeats: %w", ctx.Err())
+		}
+	}
 }
-
-// Feedback appends a judgement of the turn that answered with responseID (or that has it as its turn id). f stays the caller's.
-func (b *Book) Feedback(ctx context.Context, tenant, responseID string, f *schemas.FeedbackGiven) error {
-	return ErrUnknownTurn
-}
-
-// End appends that a session ended, and forgets it. A session that is not known is ended in the log all the same.
-func (b *Book) End(ctx context.Context, tenant, session, reason string) error { return nil }
-
-// Run ends idle sessions until ctx ends; then it returns nil.
-func (b *Book) Run(ctx context.Context) error { <-ctx.Done(); return nil }
-
-// Restore reads the tail of the interactions and knows again the sessions that were open. Called once, before the first Begin.
-func (b *Book) Restore(ctx context.Context, log schemas.Reader) error { return nil }
-
-// Exchange is one request between Begin and its last Finish or Drop. Safe for concurrent use by the goroutines of its choices.
-type Exchange struct{}
-
-// Session is the session of choice 0.
-func (e *Exchange) Session() string { return "" }
-
-// TurnID is the id that the turn of a choice will have.
-func (e *Exchange) TurnID(choice int) string { return "" }
-
-// Kind is main or side.
-func (e *Exchange) Kind() schemas.TurnKind { return schemas.TurnKind_TURN_KIND_MAIN }
-
-// Stored is the finished answer to the same request, or nil. If there is one, send it and nothing else: no Finish, no Drop.
-func (e *Exchange) Stored() *Stored { return nil }
-
-// Finish appends the turn of one choice. action holds response, model, tokens, sampling and so on, and belongs to the Exchange from now on;
-// Finish fills in kind, context, user, parents and attributes. A response with FINISH_REASON_ABORTED or FINISH_REASON_ERROR is recorded as far
-// as it went. reply is the whole answer for a retry: give it with the choice that ends last, nil with the others, and nil when there is
-// none. An error (the journal's, or ErrTooLarge, wrapped) means that the turn is not recorded; the session goes on all the same.
-func (e *Exchange) Finish(ctx context.Context, choice int, action *schemas.ActionTaken, reply *Stored) error {
-	return nil
-}
-
-// Drop ends a choice of which nothing was sampled: there is no event, and the request may come again.
-func (e *Exchange) Drop(choice int) {}
