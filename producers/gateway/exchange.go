@@ -131,7 +131,7 @@ func (g *Gateway) begin(r *http.Request, who caller, q *completion) (*sessions.E
 	if f != nil {
 		return nil, f
 	}
-	if g.full != nil && g.full() {
+	if g.journalFull() {
 		return nil, g.notRecorded(ErrJournalFull)
 	}
 	for _, content := range q.attachments {
@@ -161,8 +161,18 @@ func (g *Gateway) begin(r *http.Request, who caller, q *completion) (*sessions.E
 	}
 }
 
+// fullFor is how long a journal that was full is taken to be so: a request is then refused before it is sampled, not after.
+const fullFor = time.Second
+
+func (g *Gateway) journalFull() bool {
+	return time.Since(time.Unix(0, g.fullAt.Load())) < fullFor
+}
+
 // notRecorded decides about a turn that the journal does not take: nil when it is served all the same.
 func (g *Gateway) notRecorded(err error) *fault {
+	if errors.Is(err, ErrJournalFull) && !g.journalFull() {
+		g.fullAt.Store(time.Now().UnixNano())
+	}
 	if g.cfg.OnJournalFull == JournalFullServe {
 		g.countUnrecorded("journal", err)
 		return nil

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -43,10 +44,11 @@ type Gateway struct {
 	policy   Policy
 	book     *sessions.Book
 	history  schemas.Reader
-	full     func() bool
+	fullAt   atomic.Int64 // when the journal was last full, nanoseconds since 1970
 	blobs    Blobs
 	work     *semaphore.Weighted // chat requests
 	limiters limiters
+	relay    *relay // nil: the policy answers
 }
 
 // Deps are what a Gateway works with.
@@ -60,8 +62,6 @@ type Deps struct {
 	// Journal takes the events of chat completions. It returns as soon as they survive the death of the process; ErrJournalFull when it can
 	// take no more. Nil: the Log.
 	Journal schemas.Appender
-	// JournalFull says whether the journal takes no more, before anything is sampled; nil: it shows when an append fails.
-	JournalFull func() bool
 	// History is read once at the start, to know again the sessions that were open when the last gateway ended; nil: it starts with none.
 	History schemas.Reader
 	// Blobs keeps content that is not text; nil: such content is recorded by its hash and size only.
@@ -101,13 +101,20 @@ func New(cfg Config, deps Deps, in Instruments) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
+	var up *relay
+	if cfg.Upstream.URL != "" {
+		if up, err = newRelay(cfg.Upstream, cfg.WriteTimeout, in.Logger); err != nil {
+			return nil, err
+		}
+	}
 	return &Gateway{
 		cfg: cfg, log: deps.Log, keys: deps.Keys, checks: in.Checks, logger: in.Logger, metrics: m,
 		tracer:   in.TracerProvider.Tracer("nextstate/gateway"),
 		inFlight: semaphore.NewWeighted(cfg.MaxInFlightBytes),
-		policy:   deps.Policy, book: book, history: deps.History, full: deps.JournalFull, blobs: deps.Blobs,
+		policy:   deps.Policy, book: book, history: deps.History, blobs: deps.Blobs,
 		work:     semaphore.NewWeighted(int64(cfg.MaxRequests)),
 		limiters: limiters{rate: rate.Limit(cfg.Rate), burst: cfg.Burst, per: map[string]*rate.Limiter{}},
+		relay:    up,
 	}, nil
 }
 
@@ -121,7 +128,11 @@ func (g *Gateway) Handler() http.Handler {
 		for _, route := range g.routes() {
 			mux.HandleFunc(route.method+" "+api+route.path, g.door(route.method+" "+api+route.path, route.serve))
 		}
-		mux.HandleFunc(api+"/", g.nowhere)
+		if g.relay != nil {
+			mux.HandleFunc(api+"/", g.door(api+"/", g.relayOther))
+		} else {
+			mux.HandleFunc(api+"/", g.nowhere)
+		}
 	}
 	mux.HandleFunc("POST /v1/sessions/{session}/end", g.door("POST /v1/sessions/{session}/end", g.postEnd))
 	return mux
@@ -134,6 +145,12 @@ type route struct {
 }
 
 func (g *Gateway) routes() []route {
+	if g.relay != nil {
+		return []route{
+			{http.MethodPost, "/chat/completions", g.relayCompletion},
+			{http.MethodPost, "/feedback", g.postFeedback},
+		}
+	}
 	return []route{
 		{http.MethodPost, "/chat/completions", g.postChat},
 		{http.MethodGet, "/models", g.getModels},
