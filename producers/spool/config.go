@@ -43,8 +43,8 @@ type Config struct {
 	DrainTimeout time.Duration `json:"drain_timeout"`
 }
 
-// backoffMin is the first pause after a failed append.
-const backoffMin = 20 * time.Millisecond
+// backoffFirst is the first pause after a failed append.
+const backoffFirst = 20 * time.Millisecond
 
 // positionEvery is how often the position is written while it changes, and so how much is sent again after a crash.
 const positionEvery = time.Second

@@ -56,8 +56,8 @@ func (d *drainer) attempt(ctx context.Context, records []schemas.Record) error {
 func (d *drainer) refused(ctx context.Context, r schemas.Record, cause error) bool {
 	dead, err := deadLetter(r, cause)
 	if err != nil || r.Topic == schemas.TopicDeadLetters {
-		d.logger.Error("the log refuses a record for good, and its dead letter, too: the file of the journal that holds it is kept aside", "file", d.segment.path, "error", errors.Join(cause, err))
-		d.segment.damaged = true
+		kept, asideErr := d.setAside()
+		d.logger.Error("the log refuses a record for good, and its dead letter, too: the file of the journal that holds it is kept aside", "kept", kept, "error", errors.Join(cause, err, asideErr))
 		return true
 	}
 	d.metrics.refused.Inc()
@@ -107,7 +107,7 @@ func (d *drainer) back() {
 func backoff(failures int, most time.Duration) time.Duration {
 	p := most
 	if failures < 20 {
-		p = min(p, backoffMin<<failures)
+		p = min(p, backoffFirst<<failures)
 	}
 	return p/2 + rand.N(p/2+1) //nolint:gosec // jitter needs no cryptographic randomness
 }

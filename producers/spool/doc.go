@@ -11,7 +11,7 @@
 //   - Memory is bounded: Config.MemoryBytes for records on their way into a file, Config.BatchBytes and one record for those on their way out. What
 //     waits in between is on disk only; while Run keeps up it is read back from the page cache.
 //   - Disk is bounded: Config.MaxBytes, then Append returns ErrFull. It works again as soon as there is room.
-//   - No file stops it: a damaged place is skipped, loudly, and the file that has it is kept aside.
+//   - No file stops it: a damaged place is skipped, loudly, and the file that has it is kept aside, for a person to look at and delete.
 //
 // The folder holds segments (16 hexadecimal digits and .spool), files set aside (.bad), how far the log has acknowledged (position), and a lock.
 //

@@ -37,7 +37,7 @@ func (s *Spool) drain(ctx context.Context) error {
 	})
 	defer stop()
 	d := &drainer{Spool: s, at: s.acked, written: time.Now()}
-	defer d.close()
+	defer d.end()
 	for work.Err() == nil {
 		batch, err := d.read()
 		switch {
@@ -116,6 +116,7 @@ func (d *drainer) find() (limit int64, sealed, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.segments) == 0 {
+		d.records = 0 // also when some were lost with a file
 		return 0, false, false
 	}
 	seg := d.segments[0] // those before are finished
@@ -125,6 +126,9 @@ func (d *drainer) find() (limit int64, sealed, ok bool) {
 		if d.at.segment != seg.number || d.at.offset < segmentHeader {
 			d.at = position{seg.number, segmentHeader}
 		}
+	}
+	if d.at.offset >= seg.size && !seg.sealed {
+		d.records = 0
 	}
 	return seg.size, seg.sealed, true
 }
@@ -178,11 +182,12 @@ func (d *drainer) fill(limit int64) error {
 	return nil
 }
 
-// damage skips to an offset, and has the file kept aside when it is finished.
+// damage skips to an offset, and keeps the file aside.
 func (d *drainer) damage(to int64, what string) {
-	d.logger.Error("the journal is damaged: what cannot be read is skipped, and the file is kept aside", "file", d.segment.path, "offset", d.at.offset, "bytes", to-d.at.offset, "reason", what)
+	kept, err := d.setAside()
+	d.logger.Error("the journal is damaged: what cannot be read is skipped, and the file is kept aside", "file", d.segment.path, "offset", d.at.offset, "bytes", to-d.at.offset,
+		"reason", what, "kept", kept, "error", err)
 	d.metrics.damaged.Add(float64(to - d.at.offset))
-	d.segment.damaged = true
 	d.at.offset = to
 	d.mu.Lock()
 	d.acked = d.at
@@ -190,7 +195,16 @@ func (d *drainer) damage(to int64, what string) {
 	d.changed = true
 }
 
-// finish deletes the segment, whose records the log has all, or sets it aside.
+// setAside gives the file of the segment a second name, under which it stays when the segment is finished. That takes no room on a full disk.
+func (d *drainer) setAside() (kept string, err error) {
+	kept = strings.TrimSuffix(d.segment.path, segmentSuffix) + setAsideSuffix
+	if err := os.Link(d.segment.path, kept); err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", err
+	}
+	return kept, nil
+}
+
+// finish deletes the segment, whose records the log has all.
 func (d *drainer) finish() {
 	seg := d.segment
 	d.closeReader()
@@ -198,12 +212,7 @@ func (d *drainer) finish() {
 	d.segments = d.segments[1:]
 	d.bytes -= seg.size
 	d.mu.Unlock()
-	err := d.closeFile(seg)
-	if seg.damaged {
-		err = errors.Join(err, os.Rename(seg.path, strings.TrimSuffix(seg.path, segmentSuffix)+setAsideSuffix))
-	} else {
-		err = errors.Join(err, os.Remove(seg.path))
-	}
+	err := errors.Join(d.closeFile(seg), os.Remove(seg.path))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		d.logger.Error("a file of the journal that is no longer needed cannot be removed: it takes room until the next start", "file", seg.path, "error", err)
 	}
@@ -257,7 +266,16 @@ func (d *drainer) idle(ctx context.Context) {
 	}
 }
 
-func (d *drainer) close() { d.closeReader() }
+// end says what stays.
+func (d *drainer) end() {
+	d.closeReader()
+	d.mu.Lock()
+	records, bytes := d.records, d.bytes
+	d.mu.Unlock()
+	if records > 0 {
+		d.logger.Warn("records stay in the spool: the log gets them after the next start", "records", records, "bytes", bytes)
+	}
+}
 
 // unreadable waits before the next try to read.
 func (d *drainer) unreadable(ctx context.Context, err error) {

@@ -39,8 +39,6 @@ type segment struct {
 	size int64
 	// sealed: nothing will be added.
 	sealed bool
-	// damaged: it is kept aside when it has been drained, not deleted.
-	damaged bool
 	// file is the writer's; nil when it was written by a former process, or is sealed and synced.
 	file file
 	// synced is how much of size the disk is known to keep; 0: not even its name.
