@@ -1,0 +1,9 @@
+package policy
+
+// Open functions for tests of this folder.
+var (
+	OpenOpenAIRemote = openOpenAI
+	OpenSGLangRemote = openSGLang
+)
+
+type RemoteConfig = remoteConfig
