@@ -2,10 +2,10 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
+	"github.com/nextstate-rl/nextstate/producers/spool"
 	"github.com/nextstate-rl/nextstate/schemas"
 )
 
@@ -119,4 +119,4 @@ func (e *PolicyError) Error() string {
 func (e *PolicyError) Unwrap() error { return e.Cause }
 
 // ErrJournalFull is what a journal returns (wrapped) when it can take no more: the log is out of reach and the disk's share is used up.
-var ErrJournalFull = errors.New("events cannot be recorded: the log is out of reach and the spool is full")
+var ErrJournalFull = spool.ErrFull
