@@ -27,3 +27,21 @@ func exp32(x float32) float32 {
 	p = p*r*r + r + 1
 	return math.Float32frombits(uint32(int32(math.Float32bits(p)) + int32(n)<<23))
 }
+
+// exps writes exp32((from-top)*scale) and returns the sum. A block of at most a few thousand: within it the sum is float32.
+func exps(to, from []float32, top, scale float32) float64 {
+	to = to[:len(from)]
+	done, sum := expsFast(to, from, top, scale)
+	var a, b float32 // two, so that one addition need not wait for the last
+	i := done
+	for ; i+1 < len(from); i += 2 {
+		e0, e1 := exp32((from[i]-top)*scale), exp32((from[i+1]-top)*scale)
+		to[i], to[i+1] = e0, e1
+		a, b = a+e0, b+e1
+	}
+	if i < len(from) {
+		to[i] = exp32((from[i] - top) * scale)
+		a += to[i]
+	}
+	return sum + float64(a) + float64(b)
+}

@@ -88,7 +88,11 @@ func (j *job) wants(position int) bool {
 // sample takes the row after the last position of input and draws the next token into j.token.
 func (j *job) sample(s *sampler, logits []float32) {
 	r := j.gen
-	if j.err = s.read(logits, max(r.RecordTopK, r.TopLogprobs), r.Temperature); j.err != nil {
+	ranked := max(r.RecordTopK, r.TopLogprobs)
+	if r.TopK <= rankMax {
+		ranked = max(ranked, r.TopK)
+	}
+	if j.err = s.read(logits, ranked, r.Temperature); j.err != nil {
 		return
 	}
 	var id uint32

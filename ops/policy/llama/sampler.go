@@ -1,6 +1,7 @@
 package llama
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"math/rand/v2"
@@ -9,6 +10,9 @@ import (
 
 // errNotFinite says that logits are NaN or infinite: no token can be drawn from them.
 var errNotFinite = errors.New("the model gave no finite log-probs; its file or the adapter is damaged")
+
+// rankMax bounds what read ranks for top_k: beyond it a sort is cheaper.
+const rankMax = 256
 
 // block is how many exponentials are summed before the sum goes to float64, and how far a draw skips.
 const block = 1024
@@ -47,13 +51,10 @@ func (s *sampler) read(logits []float32, k int, t float64) error {
 	scale := float32(1 / t)
 	for b := range s.sums {
 		from, to := b*block, min((b+1)*block, len(logits))
-		if scale == 1 {
-			s.sums[b] = exps(s.exps[from:to], logits[from:to], s.max)
-		} else {
-			var one float64
-			one, s.sums[b] = exps2(s.exps[from:to], logits[from:to], s.max, scale)
-			s.total += one
+		if scale != 1 {
+			s.total += exps(s.exps[from:to], logits[from:to], s.max, 1)
 		}
+		s.sums[b] = exps(s.exps[from:to], logits[from:to], s.max, scale)
 		s.heat += s.sums[b]
 	}
 	if scale == 1 {
@@ -63,43 +64,6 @@ func (s *sampler) read(logits []float32, k int, t float64) error {
 		return errNotFinite
 	}
 	return nil
-}
-
-// exps writes exp(x-top) and returns its sum: four sums, so that one addition need not wait for the last.
-func exps(to, x []float32, top float32) float64 {
-	var a, b, c, d float32
-	to = to[:len(x)]
-	for len(x) >= 4 && len(to) >= 4 {
-		e0, e1, e2, e3 := exp32(x[0]-top), exp32(x[1]-top), exp32(x[2]-top), exp32(x[3]-top)
-		to[0], to[1], to[2], to[3] = e0, e1, e2, e3
-		a, b, c, d = a+e0, b+e1, c+e2, d+e3
-		x, to = x[4:], to[4:]
-	}
-	for i, v := range x {
-		to[i] = exp32(v - top)
-		a += to[i]
-	}
-	return float64(a) + float64(b) + float64(c) + float64(d)
-}
-
-// exps2 writes exp((x-top)*scale) and returns the sums of exp(x-top) and of what it wrote.
-func exps2(to, x []float32, top, scale float32) (one, scaled float64) {
-	var a, b, c, d float32
-	to = to[:len(x)]
-	for len(x) >= 2 && len(to) >= 2 {
-		v0, v1 := x[0]-top, x[1]-top
-		e0, e1 := exp32(v0*scale), exp32(v1*scale)
-		a, b = a+exp32(v0), b+exp32(v1)
-		to[0], to[1] = e0, e1
-		c, d = c+e0, d+e1
-		x, to = x[2:], to[2:]
-	}
-	for i, v := range x {
-		a += exp32(v - top)
-		to[i] = exp32((v - top) * scale)
-		c += to[i]
-	}
-	return float64(a) + float64(b), float64(c) + float64(d)
 }
 
 // rank keeps the k largest in top. The row is scanned by rising id and only a larger logit gets in, so equal ones stay in the order of ids.
@@ -185,33 +149,11 @@ func (s *sampler) drawAll(u float64) uint32 {
 // filter leaves in kept what top_k, top_p and min_p leave, likeliest first. It gathers and sorts only as much of the vocabulary as is needed.
 func (s *sampler) filter(logits []float32, r *Request) {
 	nucleus := r.TopP > 0 && r.TopP < 1
-	for _, depth := range []float32{8, 16, float32(math.Inf(1))} {
-		s.kept = s.kept[:0]
-		var mass float64
-		for id, v := range logits {
-			if v >= s.max-depth {
-				s.kept = append(s.kept, candidate{uint32(id), v})
-				mass += float64(exp32(v - s.max))
-			}
-		}
-		switch {
-		case r.TopK > 0 && len(s.kept) >= r.TopK:
-		case r.TopK <= 0 && nucleus && mass >= r.TopP*s.total:
-		case r.MinP > 0 && float64(-depth) <= math.Log(r.MinP):
-		default:
-			continue
-		}
-		break
+	if r.TopK > 0 && r.TopK <= len(s.top) {
+		s.kept = append(s.kept[:0], s.top[:r.TopK]...)
+	} else {
+		s.gather(logits, s.depth(logits, r))
 	}
-	slices.SortFunc(s.kept, func(a, b candidate) int {
-		switch {
-		case a.logit > b.logit:
-			return -1
-		case a.logit < b.logit:
-			return 1
-		}
-		return int(a.id) - int(b.id)
-	})
 	whole := s.total
 	if r.TopK > 0 {
 		s.kept = s.kept[:min(r.TopK, len(s.kept))]
@@ -238,6 +180,53 @@ func (s *sampler) filter(logits []float32, r *Request) {
 			}
 		}
 	}
+}
+
+// The bins of depth: how far logits are below the largest.
+const (
+	bins     = 1024
+	binWidth = 1.0 / 32
+)
+
+// depth is how far below the largest logit the filters can reach: a histogram tells, so that no more than that has to be sorted.
+func (s *sampler) depth(logits []float32, r *Request) float32 {
+	if r.TopK <= 0 && (r.TopP <= 0 || r.TopP >= 1) {
+		return float32(-math.Log(r.MinP))
+	}
+	var count [bins]int
+	var mass [bins]float64
+	for _, v := range logits {
+		d := s.max - v
+		if b := int(d * (1 / binWidth)); d >= 0 && b < bins {
+			count[b]++
+			mass[b] += float64(exp32(-d))
+		}
+	}
+	tokens, sum := 0, 0.0
+	for b := range bins {
+		tokens += count[b]
+		sum += mass[b]
+		if r.TopK > 0 && tokens >= r.TopK || r.TopK <= 0 && sum >= r.TopP*s.total {
+			return float32(b+2) * binWidth // one more, for rounding
+		}
+	}
+	return float32(math.Inf(1))
+}
+
+// gather leaves in kept the tokens down to depth, likeliest first, equal ones by id.
+func (s *sampler) gather(logits []float32, depth float32) {
+	s.kept = s.kept[:0]
+	for id, v := range logits {
+		if v >= s.max-depth {
+			s.kept = append(s.kept, candidate{uint32(id), v})
+		}
+	}
+	slices.SortFunc(s.kept, func(a, b candidate) int {
+		if c := cmp.Compare(b.logit, a.logit); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.id, b.id)
+	})
 }
 
 // token describes id as drawn from the row that was read.
