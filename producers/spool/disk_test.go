@@ -194,9 +194,11 @@ func TestSyncs(t *testing.T) {
 	if err := soon.Append(t.Context(), record("s", 3, 10)); err != nil || soon.doubt.Load() {
 		t.Errorf("append on a disk that syncs again: %v", err)
 	}
-	soon.cfg.DrainTimeout = 0
-	soon.to = log
+	away.OnAppend(nil)
 	stop()
+	if got := ids(t, away, schemas.TopicInteractions); len(got) != 2 {
+		t.Errorf("the log has %v, want the two that were acknowledged", got)
+	}
 }
 
 // fillDisk is the child of TestFileTooLarge: the system allows it files of 64 KiB, so that a write into the journal is cut short for real. It says how

@@ -117,6 +117,7 @@ func (d *drainer) find() (limit int64, sealed, ok bool) {
 	defer d.mu.Unlock()
 	if len(d.segments) == 0 {
 		d.records = 0 // also when some were lost with a file
+		d.told()
 		return 0, false, false
 	}
 	seg := d.segments[0] // those before are finished
@@ -129,6 +130,7 @@ func (d *drainer) find() (limit int64, sealed, ok bool) {
 	}
 	if d.at.offset >= seg.size && !seg.sealed {
 		d.records = 0
+		d.told()
 	}
 	return seg.size, seg.sealed, true
 }
@@ -189,10 +191,7 @@ func (d *drainer) damage(to int64, what string) {
 		"reason", what, "kept", kept, "error", err)
 	d.metrics.damaged.Add(float64(to - d.at.offset))
 	d.at.offset = to
-	d.mu.Lock()
-	d.acked = d.at
-	d.mu.Unlock()
-	d.changed = true
+	d.advance(0)
 }
 
 // setAside gives the file of the segment a second name, under which it stays when the segment is finished. That takes no room on a full disk.
@@ -229,14 +228,27 @@ func (d *drainer) closeReader() {
 
 // acknowledged takes note of a batch that the log has.
 func (d *drainer) acknowledged(n int) {
-	d.mu.Lock()
-	d.acked = d.at
-	d.records = max(0, d.records-int64(n))
-	d.mu.Unlock()
+	d.advance(n)
 	d.metrics.drained.Add(float64(n))
-	d.changed = true
 	if time.Since(d.written) >= positionEvery {
 		d.note()
+	}
+}
+
+// advance moves what counts as acknowledged to d.at, and takes n records off those that wait.
+func (d *drainer) advance(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.acked, d.changed = d.at, true
+	d.records = max(0, d.records-int64(n))
+	d.told()
+}
+
+// told wakes those who wait for progress. The caller holds Spool.mu.
+func (s *Spool) told() {
+	if s.moved != nil {
+		close(s.moved)
+		s.moved = nil
 	}
 }
 

@@ -66,6 +66,8 @@ type Spool struct {
 	bytes    int64    // of all segments
 	records  int64    // that the log does not have
 	oldest   int64    // time of the oldest of them, about, in milliseconds
+	// moved is closed when acked moves; nil while nobody waits for that.
+	moved chan struct{}
 }
 
 // Open opens the folder, or makes it, and finds what a former process left there. It takes the folder's lock: another process that has it is an error.
@@ -158,6 +160,34 @@ func (s *Spool) check(records []schemas.Record) error {
 			return fmt.Errorf("spool: topic %q is not one of the log's: use schemas.Encode", r.Topic)
 		case !r.Time.IsZero() && r.Time.UnixMilli() < 0:
 			return fmt.Errorf("spool: a record of topic %s has a time before 1970, which the log does not take: %s", r.Topic, r.Time.Format(time.RFC3339))
+		}
+	}
+	return nil
+}
+
+// Drained waits until the log has everything that was in the journal when it was called, while Run runs. A gateway that starts waits for that before it
+// reads from the log which sessions are open. It ends with ctx and its error.
+func (s *Spool) Drained(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.segments) == 0 {
+		return nil
+	}
+	last := s.segments[len(s.segments)-1]
+	end := position{last.number, last.size}
+	for s.records > 0 && (s.acked.segment < end.segment || s.acked.segment == end.segment && s.acked.offset < end.offset) {
+		if s.moved == nil {
+			s.moved = make(chan struct{})
+		}
+		moved := s.moved
+		s.mu.Unlock()
+		select {
+		case <-moved:
+		case <-ctx.Done():
+		}
+		s.mu.Lock()
+		if ctx.Err() != nil {
+			return fmt.Errorf("spool: %d records wait for the log: %w", s.records, ctx.Err())
 		}
 	}
 	return nil

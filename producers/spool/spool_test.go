@@ -71,14 +71,14 @@ func run(t testing.TB, s *Spool) (stop func()) {
 	return stop
 }
 
-// drainAll reopens nothing: it runs the spool until the log has everything.
+// drainAll runs the spool until the log has everything.
 func drainAll(t testing.TB, s *Spool) {
 	t.Helper()
 	stop := run(t, s)
-	for deadline := time.Now().Add(20 * time.Second); waiting(s) > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d records are not drained", waiting(s))
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := s.Drained(ctx); err != nil || waiting(s) != 0 {
+		t.Fatalf("%d records are not drained: %v", waiting(s), err)
 	}
 	stop()
 }
@@ -181,8 +181,8 @@ func TestOrderUnderFaults(t *testing.T) {
 	if err := callers.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	for waiting(s) > 0 {
-		time.Sleep(time.Millisecond)
+	if err := s.Drained(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	checkSessions(t, ids(t, log, schemas.TopicInteractions), sessions, n)
 	for _, r := range records(t, log, schemas.TopicInteractions) {
@@ -460,7 +460,11 @@ func TestHangingLog(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	time.Sleep(2 * time.Millisecond)
+	soon, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
+	defer cancel()
+	if err := s.Drained(soon); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "20 records") {
+		t.Errorf("waiting for a log that hangs: %v", err)
+	}
 	got := gauges(t, registry)
 	if got["spool_records"] != 20 || got["spool_bytes"] < 20*10 || got["spool_oldest_seconds"] <= 0 || got["spool_oldest_seconds"] > 60 || got["spool_append_seconds"] != 20 {
 		t.Errorf("metrics %v", got)
