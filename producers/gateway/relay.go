@@ -55,7 +55,7 @@ func newRelay(cfg UpstreamConfig, write time.Duration, logger *slog.Logger) (*re
 	}, nil
 }
 
-// forward sends one request to the upstream and its answer to the client. path is what follows /v1. body, unless nil, is the request's body,
+// forward sends one request to the upstream and its answer to the client. path is what follows /v1, escaped as it came. body, unless nil, is the request's body,
 // already read. record, unless nil, may change the answer before it goes on; it is called once, when there is one. forward panics with http.ErrAbortHandler when the answer cannot be finished: the client sees a torn one, as the
 // gateway did.
 func (rl *relay) forward(w http.ResponseWriter, r *http.Request, path string, body []byte, record func(context.Context, *http.Response) error) {
@@ -91,10 +91,13 @@ func (rl *relay) forward(w http.ResponseWriter, r *http.Request, path string, bo
 }
 
 // rewrite makes the upstream's request of the caller's.
-func (rl *relay) rewrite(p *httputil.ProxyRequest, path string, body []byte, plain bool) {
+func (rl *relay) rewrite(p *httputil.ProxyRequest, path string, body []byte, recorded bool) {
 	out := p.Out
 	u := *rl.url
-	u.Path, u.RawPath = rl.url.Path+path, ""
+	u.RawPath = rl.url.EscapedPath() + path
+	if plain, err := url.PathUnescape(u.RawPath); err == nil { // the server has taken it for a path already
+		u.Path = plain
+	}
 	u.RawQuery = p.In.URL.RawQuery // as it came, also what does not parse
 	out.URL, out.Host = &u, ""
 	for name := range out.Header {
@@ -108,7 +111,7 @@ func (rl *relay) rewrite(p *httputil.ProxyRequest, path string, body []byte, pla
 			out.Header.Set("Authorization", "Bearer "+rl.cfg.APIKey)
 		}
 	}
-	if plain {
+	if recorded {
 		out.Header.Set("Accept-Encoding", "identity")
 	}
 	if body == nil {

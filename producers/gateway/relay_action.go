@@ -30,11 +30,12 @@ func (r *relayReply) action(choice int, req *relayRequest, end ending) *schemas.
 			c = have
 		}
 	}
-	if c == nil && (choice > 0 || r.trouble == "" && end == endedWhole) {
-		return nil
-	}
-	if c == nil { // an answer that cannot be read is an answer all the same
-		c = &replyChoice{}
+	if c == nil {
+		if choice > 0 || end != endedWhole && r.trouble == "" {
+			return nil
+		}
+		c = &replyChoice{} // an answer that cannot be read is an answer all the same
+		r.note("the upstream's answer has no choices")
 	}
 	a := &schemas.ActionTaken{
 		Response: c.response(), Model: r.model, Sampling: req.samplingSet(), FinishReason: finishReasons[c.finish],

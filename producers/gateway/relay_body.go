@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"errors"
 	"io"
 	"time"
 )
@@ -155,7 +156,9 @@ func (b *recordedBody) settle(end error) error {
 		if b.over { // the beginning of the line of [DONE] may have been handed on before it was known to be that
 			b.events.line = nil
 		}
-		b.events.flush(b.reply.take, b.lost)
+		if errors.Is(end, io.EOF) { // a stream that broke off ends with half a piece
+			b.events.flush(b.reply.take, b.lost)
+		}
 	case len(b.unread) > 0:
 		b.reply.take(b.unread)
 	}

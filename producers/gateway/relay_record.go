@@ -42,12 +42,12 @@ func (g *Gateway) relayCompletion(w http.ResponseWriter, r *http.Request, who ca
 
 // relayOther hands on everything else that an OpenAI-compatible server has: models, embeddings, files.
 func (g *Gateway) relayOther(w http.ResponseWriter, r *http.Request, _ caller) *fault {
-	path := r.URL.Path
-	if session := r.PathValue("session"); session != "" {
-		_, path, _ = strings.Cut(strings.TrimPrefix(path, "/s/"), "/v1")
-	} else {
-		path = strings.TrimPrefix(path, "/v1")
+	path := r.URL.EscapedPath()
+	if r.PathValue("session") != "" {
+		_, path, _ = strings.Cut(strings.TrimPrefix(path, "/s/"), "/")
+		path = "/" + path
 	}
+	path = strings.TrimPrefix(path, "/v1")
 	r.Body = http.MaxBytesReader(w, r.Body, g.cfg.MaxBodyBytes)
 	g.relay.forward(w, r, path, nil, nil)
 	return nil
