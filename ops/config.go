@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nextstate-rl/nextstate/ops/kafka"
+	"github.com/nextstate-rl/nextstate/ops/policy"
 	"github.com/nextstate-rl/nextstate/ops/telemetry"
 	"github.com/nextstate-rl/nextstate/processors"
 	"github.com/nextstate-rl/nextstate/producers/gateway"
@@ -44,8 +45,17 @@ type Config struct {
 // EvaluateConfig names the judges, in the order in which they are asked.
 type EvaluateConfig struct{ Judges []string }
 
-// DirectConfig names the hint finders, in the order in which they are asked.
-type DirectConfig struct{ Finders []string }
+// DirectConfig says how hints are found and selected.
+type DirectConfig struct {
+	// Finders are asked in this order.
+	Finders []string
+	// Teacher is a policy.TeacherVersion (empty: its default), or NoTeacher. It needs System.Policy.
+	Teacher   string
+	Selection processors.Selection
+}
+
+// NoTeacher means that no teacher is asked: hints are selected unscored.
+const NoTeacher = "none"
 
 // AssetsConfig says where fetched servers are kept, and where they were fetched to before.
 type AssetsConfig struct{ Cache, Prefetched string }
@@ -69,6 +79,10 @@ func (c Config) Validate() error {
 		errs = append(errs, c.Kafka.Validate())
 	}
 	errs = append(errs, c.Pair.Validate(), c.Sink.Validate(), c.Gateway.Validate(), c.Telemetry.Validate())
+	if c.Direct.Teacher != NoTeacher {
+		errs = append(errs, policy.TeacherConfig{Version: policy.TeacherVersion(c.Direct.Teacher)}.Validate())
+	}
+	errs = append(errs, processors.DirectConfig{Selection: c.Direct.Selection}.Validate())
 	if _, err := c.judges(nil); err != nil {
 		errs = append(errs, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/nextstate-rl/nextstate/ops/keys"
+	"github.com/nextstate-rl/nextstate/ops/policy"
 	"github.com/nextstate-rl/nextstate/processors"
 	"github.com/nextstate-rl/nextstate/producers/gateway"
 	"github.com/nextstate-rl/nextstate/schemas"
@@ -96,8 +97,35 @@ func runDirect(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	return s.process(ctx, processors.DirectStage(processors.DirectConfig{Finders: finders, Workers: s.Config.workers(s.Config.Direct.Finders)}))
+	cfg, err := s.direct(finders)
+	if err != nil {
+		return err
+	}
+	if cfg.Teacher == nil && s.Config.Direct.Teacher != NoTeacher {
+		s.Telemetry.Logger.Info("no policy engine runs in this process, so hints are selected without a teacher: run direct beside the engine, or give it a remote one")
+	}
+	return s.process(ctx, processors.DirectStage(cfg))
 }
+
+// direct is the configuration of the stage. The teacher is the policy engine of this process; without one there is none.
+func (s *System) direct(finders []processors.Finder) (processors.DirectConfig, error) {
+	cfg := processors.DirectConfig{
+		Finders: finders, Selection: s.Config.Direct.Selection, Workers: s.Config.workers(s.Config.Direct.Finders),
+		Contexts: processors.ContextsConfig{Turns: s.Log},
+	}
+	if s.Policy == nil || s.Config.Direct.Teacher == NoTeacher {
+		return cfg, nil
+	}
+	teacher, err := policy.NewTeacher(s.Policy, policy.TeacherConfig{Version: policy.TeacherVersion(s.Config.Direct.Teacher), Concurrency: teacherQueries})
+	if err != nil {
+		return cfg, fmt.Errorf("--direct-teacher: %w", err)
+	}
+	cfg.Teacher, cfg.Workers = teacher, max(cfg.Workers, teacherQueries)
+	return cfg, nil
+}
+
+// teacherQueries are asked of the teacher at once.
+const teacherQueries = 4
 
 // workers is how many turns wait for a model at once; rules need no more than one.
 func (c Config) workers(asked []string) int {

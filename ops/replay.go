@@ -26,7 +26,7 @@ type ReplayOptions struct {
 	Source string
 	// To receives the derived events, in topics of its own; nil: they are only compared.
 	To schemas.Appender
-	// Rejudge asks the configured judges and finders again instead of reading what was said.
+	// Rejudge asks the configured judges, finders and teacher again instead of reading what was said.
 	Rejudge bool
 	// MaxDifferences bounds those that are kept in the report; all are counted. Default 100.
 	MaxDifferences int
@@ -80,7 +80,7 @@ func (r ReplayReport) Line() string {
 }
 
 // Replay derives everything again with the processors that the stages run, and compares it with what was derived. No model is called: votes
-// that a model gave are read from the log, unless Rejudge is set. Stages should have caught up before, or what they have not derived yet
+// that a model gave, and a teacher's scores, are read from the log, unless Rejudge is set. Stages should have caught up before, or what they have not derived yet
 // counts as extra.
 func Replay(ctx context.Context, s *System, o ReplayOptions) (ReplayReport, error) {
 	start := time.Now()
@@ -120,7 +120,7 @@ type replay struct {
 }
 
 // partition replays one partition: its derived records are loaded as an index, then crossed off.
-func (r *replay) partition(ctx context.Context, partition int) error {
+func (r *replay) partition(ctx context.Context, partition int) (err error) {
 	was, err := r.h.load(ctx, partition)
 	if err != nil {
 		return err
@@ -134,7 +134,9 @@ func (r *replay) partition(ctx context.Context, partition int) error {
 		r.report.Gaps = append(r.report.Gaps, gap)
 		r.mu.Unlock()
 	}
-	o, err := r.options(was)
+	hints := &pages{h: r.h, topic: schemas.TopicHints, partition: partition}
+	defer func() { err = errors.Join(err, hints.close()) }()
+	o, err := r.options(was, hints)
 	if err != nil {
 		return err
 	}
@@ -146,7 +148,7 @@ func (r *replay) partition(ctx context.Context, partition int) error {
 }
 
 // options are those of the live stages, with what models said read from the record.
-func (r *replay) options(was *recorded) (processors.DeriveOptions, error) {
+func (r *replay) options(was *recorded, hints *pages) (processors.DeriveOptions, error) {
 	cfg := r.system.Config
 	judges, err := cfg.judges(r.system.HTTPClient)
 	if err != nil {
@@ -156,7 +158,14 @@ func (r *replay) options(was *recorded) (processors.DeriveOptions, error) {
 	if err != nil {
 		return processors.DeriveOptions{}, err
 	}
+	direct, err := r.system.direct(finders)
+	if err != nil {
+		return processors.DeriveOptions{}, err
+	}
+	direct.Contexts.Turns = r.h.readers()[0]
 	if !r.o.Rejudge {
+		direct.Teacher = processors.RecordedTeacher{Lookup: recordedTeacher{was, hints}.lookup}
+		direct.Contexts.Turns = nil // what was said is asked for by turn
 		for i, j := range judges {
 			if name := j.Name(); name != "rules" {
 				judges[i] = processors.RecordedJudge{Judge: name, Lookup: func(_ context.Context, turn string) ([]*schemas.VoteCast, error) {
@@ -173,7 +182,7 @@ func (r *replay) options(was *recorded) (processors.DeriveOptions, error) {
 		}
 	}
 	return processors.DeriveOptions{
-		Pair: cfg.Pair, Evaluate: processors.EvaluateConfig{Judges: judges}, Direct: processors.DirectConfig{Finders: finders},
+		Pair: cfg.Pair, Evaluate: processors.EvaluateConfig{Judges: judges}, Direct: direct,
 		TurnOffset: func(turn string) (int64, bool) {
 			id, err := uuid.Parse(schemas.DerivedID(processors.StagePair, processors.PairVersion, "TurnClosed", turn, 0))
 			offset, ok := was.turns[id]

@@ -145,6 +145,8 @@ type entry struct {
 	seen   bool
 	// checked: it was decoded, so that it is an event indeed.
 	checked bool
+	// untaught is set for a HintSelected without a teacher: the number of its reason, from 1.
+	untaught uint32
 }
 
 // recorded is what the pipeline derived in one partition: the first record with each id.
@@ -157,6 +159,9 @@ type recorded struct {
 	// votes and hints of judges and finders that ask a model, by turn.
 	votes map[string][]*schemas.VoteCast
 	hints map[string][]*schemas.HintVoteCast
+	// reasons are why there was no teacher: a few, which many turns share.
+	reasons []string
+	numbers map[string]uint32
 }
 
 var derivedTopics = []string{schemas.TopicTurns, schemas.TopicVerdicts, schemas.TopicHints, schemas.TopicSamples}
@@ -165,7 +170,7 @@ var derivedTopics = []string{schemas.TopicTurns, schemas.TopicVerdicts, schemas.
 func (h history) load(ctx context.Context, partition int) (*recorded, error) {
 	r := &recorded{
 		topics: derivedTopics, entries: map[uuid.UUID]entry{}, turns: map[uuid.UUID]int64{},
-		votes: map[string][]*schemas.VoteCast{}, hints: map[string][]*schemas.HintVoteCast{},
+		votes: map[string][]*schemas.VoteCast{}, hints: map[string][]*schemas.HintVoteCast{}, numbers: map[string]uint32{},
 	}
 	for t, topic := range r.topics {
 		if err := h.loadTopic(ctx, r, uint8(t), topic, partition); err != nil { //nolint:gosec // four topics
@@ -194,6 +199,11 @@ func (h history) loadTopic(ctx context.Context, r *recorded, t uint8, topic stri
 				return err
 			}
 		}
+		if topic == schemas.TopicHints {
+			if err := h.store.Untaught(ctx, partition, 0, stored, r.noTeacher); err != nil {
+				return err
+			}
+		}
 	}
 	return h.read(ctx, topic, partition, retained, func(rec schemas.Record) error {
 		d := sink.Digest{Offset: rec.Offset, Kind: kindOf(rec), Hash: sink.DigestOf(rec)}
@@ -214,9 +224,16 @@ func (h history) loadTopic(ctx context.Context, r *recorded, t uint8, topic stri
 			delete(r.entries, d.ID)
 		}
 		r.add(t, d)
-		if d.Kind == "VoteCast" || d.Kind == "HintVoteCast" {
+		switch d.Kind {
+		case "VoteCast", "HintVoteCast":
 			if e, err := schemas.Decode(rec); err == nil {
 				r.keep(e.Payload)
+			}
+		case "HintSelected":
+			if e, err := schemas.Decode(rec); err == nil {
+				if p, ok := e.Payload.(*schemas.HintSelected); ok && p.Teacher == nil {
+					return r.noTeacher(d.ID, p.GetTeacherAbsentReason())
+				}
 			}
 		}
 		return nil
@@ -248,6 +265,21 @@ func (r *recorded) add(topic uint8, d sink.Digest) {
 	if d.Kind == "TurnClosed" {
 		r.turns[d.ID] = d.Offset
 	}
+}
+
+// noTeacher notes why a recorded HintSelected has no teacher.
+func (r *recorded) noTeacher(id uuid.UUID, reason string) error {
+	n, known := r.numbers[reason]
+	if !known {
+		r.reasons = append(r.reasons, reason)
+		n = uint32(len(r.reasons)) //nolint:gosec // fewer than records
+		r.numbers[reason] = n
+	}
+	if e, known := r.entries[id]; known {
+		e.untaught = n
+		r.entries[id] = e
+	}
+	return nil
 }
 
 // vote keeps what a model said, as ClickHouse has it.

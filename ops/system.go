@@ -20,6 +20,7 @@ import (
 	"github.com/nextstate-rl/nextstate/ops/embedded/folder"
 	"github.com/nextstate-rl/nextstate/ops/kafka"
 	"github.com/nextstate-rl/nextstate/ops/migrations"
+	"github.com/nextstate-rl/nextstate/ops/policy"
 	"github.com/nextstate-rl/nextstate/ops/telemetry"
 	"github.com/nextstate-rl/nextstate/processors"
 	"github.com/nextstate-rl/nextstate/producers/gateway"
@@ -51,6 +52,8 @@ type System struct {
 	ClickHouse     driver.Conn
 	ClickHouseHTTP string
 	Postgres       *pgxpool.Pool
+	// Policy is the policy engine of this process, nil when it has none: direct's teacher.
+	Policy policy.Engine
 
 	// Attached: the servers belong to another process.
 	Attached bool

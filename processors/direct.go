@@ -15,6 +15,9 @@ import (
 // DirectVersion is part of the ids that direct derives; it changes with what direct derives, a rule of a finder included.
 const DirectVersion = "1"
 
+// DirectVersions are those that a log may hold, the newest first: when DirectVersion changes, the one before stays here.
+func DirectVersions() []string { return []string{DirectVersion} }
+
 // Finder looks for hindsight in a turn's next state: what would have made the response better. direct calls it as evaluate calls a Judge,
 // by the same rules. No votes, or none with a decision, mean that the next finder is asked.
 type Finder interface {

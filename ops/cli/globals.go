@@ -11,6 +11,7 @@ import (
 
 	"github.com/nextstate-rl/nextstate/ops"
 	"github.com/nextstate-rl/nextstate/ops/telemetry"
+	"github.com/nextstate-rl/nextstate/processors"
 	"github.com/nextstate-rl/nextstate/sinks/clickhouse"
 )
 
@@ -55,7 +56,9 @@ type Globals struct {
 	} `embed:"" prefix:"evaluate-" group:"Derivation"`
 
 	Direct struct {
-		Finders []string `help:"Hint finders in the order in which they are asked: rules, openai." default:"rules"`
+		Finders   []string `help:"Hint finders in the order in which they are asked: rules, openai." default:"rules"`
+		Teacher   string   `help:"Who scores the responses under each hint, where a policy engine runs: reference (the model without adapter), newest, sampling (the version that sampled), none." enum:"reference,newest,sampling,none" default:"reference"`
+		Selection string   `help:"How one of several hints is selected: sequence_optimal, token_optimal, shortest." enum:"sequence_optimal,token_optimal,shortest" default:"sequence_optimal"`
 	} `embed:"" prefix:"direct-" group:"Derivation"`
 
 	Judge struct {
@@ -122,7 +125,8 @@ func (g *Globals) settings() ops.Config {
 	}
 	c.Kafka.SASL.Username, c.Kafka.SASL.Password = g.Kafka.Username, g.Kafka.Password
 	c.Pair.Idle = g.Pair.IdleTimeout
-	c.Evaluate.Judges, c.Direct.Finders = g.Evaluate.Judges, g.Direct.Finders
+	c.Evaluate.Judges = g.Evaluate.Judges
+	c.Direct = ops.DirectConfig{Finders: g.Direct.Finders, Teacher: g.Direct.Teacher, Selection: processors.Selection(g.Direct.Selection)}
 	c.Model = ops.ModelConfig{
 		URL: g.Judge.URL, Model: g.Judge.Model, APIKey: g.Judge.APIKey, Votes: g.Judge.Votes,
 		Temperature: g.Judge.Temperature, Timeout: g.Judge.Timeout, Concurrency: g.Judge.Concurrency,

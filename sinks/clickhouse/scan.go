@@ -122,6 +122,24 @@ func (h *History) ModelVotes(ctx context.Context, topic string, partition int, f
 	})
 }
 
+// Untaught calls do with the id of every HintSelected of a range that has no teacher, and the reason why.
+func (h *History) Untaught(ctx context.Context, partition int, from, to int64, do func(id uuid.UUID, reason string) error) error {
+	rows, err := h.conn.Query(scanBlocks(ctx), `SELECT event_id, ifNull(teacher_absent_reason, '') FROM hint_selected
+		WHERE topic = $1 AND partition = $2 AND offset >= $3 AND offset < $4 AND teacher_version IS NULL`,
+		schemas.TopicHints, uint32(partition), uint64(from), uint64(to)) //nolint:gosec // not negative
+	if err != nil {
+		return fmt.Errorf("hints without a teacher in partition %d: %w", partition, err)
+	}
+	return each(rows, func() error {
+		var id uuid.UUID
+		var reason string
+		if err := rows.Scan(&id, &reason); err != nil {
+			return fmt.Errorf("hints without a teacher in partition %d: %w", partition, err)
+		}
+		return do(id, reason)
+	})
+}
+
 func each(rows driver.Rows, do func() error) error {
 	defer func() { _ = rows.Close() }() // its error is that of Err
 	for rows.Next() {
