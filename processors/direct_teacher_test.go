@@ -241,8 +241,8 @@ func shared(turn *schemas.TurnClosed, s *schemas.TeacherScored, at int) (n int) 
 }
 
 // taughtEvents are interactions with corrections, some of whose actions have tokens and name their parent.
-func taughtEvents(seed uint64) []schemas.Event {
-	events := randomEvents(seed, 100)
+func taughtEvents(seed uint64, n int) []schemas.Event {
+	events := randomEvents(seed, n)
 	for i, e := range events {
 		if a, ok := e.Payload.(*schemas.ActionTaken); ok && i%4 > 0 {
 			arithmetic{}.sampled(a, a.GetContext().GetMessages(), 1+i%7)
@@ -256,7 +256,7 @@ func taughtEvents(seed uint64) []schemas.Event {
 func TestReplayOfATeacher(t *testing.T) {
 	scored, absent := 0, map[string]int{}
 	for seed := range uint64(60) {
-		events := taughtEvents(seed)
+		events := taughtEvents(seed, 100)
 		selection := Selections()[seed%3]
 		teacher := teacherCalls(func(ctx context.Context, q TeacherQuery) ([]*schemas.TeacherScored, error) {
 			if q.Turn.GetTurnIndex()%5 == 4 {

@@ -19,7 +19,7 @@ import (
 const simPartitions = 2
 
 // TestSimulation: whatever crashes, every derived event exists, first with the right content, and nothing else exists. Method: for each
-// seed, random interactions in a log whose appends are refused, lose their acknowledgement or happen twice; all four stages run with
+// seed, random interactions, some with tokens for a teacher, in a log whose appends are refused, lose their acknowledgement or happen twice; all four stages run with
 // members that die before or after any append or commit, are fenced, and come back. Then the log is compared with a derivation in memory
 // that nothing disturbed.
 func TestSimulation(t *testing.T) {
@@ -67,7 +67,7 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 		t: t, r: rand.New(rand.NewPCG(seed, 2)), left: 12, cfg: PairConfig{DedupRecords: 9, Idle: 25 * time.Second},
 		log: memlog.NewWith(simPartitions, memlog.Options{Handover: 2 * time.Millisecond, Backoff: 200 * time.Microsecond}),
 	}
-	if err := s.log.Append(t.Context(), encode(t, randomEvents(seed, 90))...); err != nil {
+	if err := s.log.Append(t.Context(), encode(t, taughtEvents(seed, 90))...); err != nil {
 		t.Fatal(err)
 	}
 	s.log.OnAppend(func([]schemas.Record) memlog.Fault {
@@ -81,8 +81,9 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 		}
 		return memlog.Applied
 	})
+	direct := DirectConfig{Workers: 1 + s.roll(3), Teacher: arithmetic{}, Contexts: ContextsConfig{Turns: s.log, Bytes: 100 << s.roll(10)}}
 	s.stages = []Stage{
-		PairStage(s.cfg), EvaluateStage(EvaluateConfig{Workers: 1 + s.roll(3)}), DirectStage(DirectConfig{Workers: 1 + s.roll(3)}), AssembleStage(s.log),
+		PairStage(s.cfg), EvaluateStage(EvaluateConfig{Workers: 1 + s.roll(3)}), DirectStage(direct), AssembleStage(s.log),
 	}
 	return s
 }
@@ -164,7 +165,8 @@ func (s *simulation) check() (derived, repeated int) {
 	s.log.OnAppend(nil)
 	want := map[string]schemas.Event{}
 	for p := range simPartitions {
-		for _, e := range deriveAll(s.t, DeriveOptions{Pair: s.cfg}, decoded(s.t, s.log, schemas.TopicInteractions, p)) {
+		direct := DirectConfig{Teacher: arithmetic{}, Contexts: ContextsConfig{Turns: emptyReader{}}} // all of it is in memory
+		for _, e := range deriveAll(s.t, DeriveOptions{Pair: s.cfg, Direct: direct}, decoded(s.t, s.log, schemas.TopicInteractions, p)) {
 			if _, known := want[e.ID]; !known {
 				want[e.ID] = e
 			}
