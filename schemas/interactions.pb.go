@@ -388,9 +388,10 @@ func (x *ActionTaken) GetAttributes() map[string]string {
 type Context struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Absent: messages is the whole context.
-	ParentTurnId  *string    `protobuf:"bytes,1,opt,name=parent_turn_id,json=parentTurnId,proto3,oneof" json:"parent_turn_id,omitempty"`
-	Messages      []*Message `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
-	Tools         []*Tool    `protobuf:"bytes,3,rep,name=tools,proto3" json:"tools,omitempty"`
+	ParentTurnId *string    `protobuf:"bytes,1,opt,name=parent_turn_id,json=parentTurnId,proto3,oneof" json:"parent_turn_id,omitempty"`
+	Messages     []*Message `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
+	// With a parent: empty means those of the parent.
+	Tools         []*Tool `protobuf:"bytes,3,rep,name=tools,proto3" json:"tools,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

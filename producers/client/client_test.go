@@ -147,7 +147,12 @@ func TestDelta(t *testing.T) {
 	if err := s.End(t.Context(), "done", nil); err != nil {
 		t.Fatal(err)
 	}
-	send(action("5", append(rewritten, client.Assistant("3"), client.User("four"), client.Assistant("4"), client.User("five"))...))
+	five := send(action("5", append(rewritten, client.Assistant("3"), client.User("four"), client.Assistant("4"), client.User("five"))...))
+	talk = append(rewritten, client.Assistant("3"), client.User("four"), client.Assistant("4"), client.User("five"), client.Assistant("5"), client.User("six"))
+	offered := action("6", talk...)
+	offered.Context.Tools = []*schemas.Tool{{Name: "bash"}}
+	send(offered)
+	send(action("7", append(talk, client.Assistant("6"), client.User("seven"))...)) // without tools: a delta would inherit them
 	if err := c.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +160,7 @@ func TestDelta(t *testing.T) {
 	want := []struct {
 		parent   string
 		messages int
-	}{{"", 2}, {one, 1}, {"", 1}, {two, 1}, {"", 8}, {"", 10}}
+	}{{"", 2}, {one, 1}, {"", 1}, {two, 1}, {"", 8}, {"", 10}, {five, 1}, {"", 14}}
 	i := 0
 	for _, e := range history(t, log) {
 		a, ok := e.Payload.(*schemas.ActionTaken)

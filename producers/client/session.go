@@ -32,6 +32,7 @@ type parent struct {
 	messages int // context and response
 	digest   [sha256.Size]byte
 	at       time.Time
+	tools    bool // it was offered some
 }
 
 // Option changes the envelope of one event.
@@ -152,7 +153,8 @@ func (s *Session) shorten(e *schemas.Event, action *schemas.ActionTaken, now tim
 	messages := whole.GetMessages()
 	for i, m := range messages {
 		d.add(m)
-		if i+1 == last.messages && now.Sub(last.at) < s.c.cfg.DeltaWithin && d.sum() == last.digest {
+		inherits := last.tools && len(whole.GetTools()) == 0 // a delta without tools would have the parent's
+		if i+1 == last.messages && now.Sub(last.at) < s.c.cfg.DeltaWithin && d.sum() == last.digest && !inherits {
 			short.Context = &schemas.Context{ParentTurnId: &last.turnID, Messages: messages[i+1:], Tools: whole.GetTools()}
 		}
 	}
@@ -160,7 +162,7 @@ func (s *Session) shorten(e *schemas.Event, action *schemas.ActionTaken, now tim
 	if d.err != nil { // Encode will refuse the event with the reason
 		return nil
 	}
-	next := parent{turnID: e.ID, messages: len(messages) + 1, digest: d.sum(), at: now}
+	next := parent{turnID: e.ID, messages: len(messages) + 1, digest: d.sum(), at: now, tools: len(whole.GetTools()) > 0}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
