@@ -6,6 +6,7 @@
 //
 // Invariants:
 //   - Derivation is a pure function of the log: no clock, no randomness, no map order. What a model said is an event, so a replay reads it.
+//   - Nothing is made up: without a teacher's answer there is a reason, never zeros.
 //   - Every main action becomes exactly one TurnClosed; every TurnClosed record exactly one TurnJudged and one of HintSelected and
 //     HintAbsent, in the order of turns; every TurnClosed exactly one of SampleAssembled and TurnSkipped. "Exactly one" counts ids: a
 //     record may repeat after a crash, and the first one wins everywhere.
