@@ -1,0 +1,157 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/nextstate-rl/nextstate/schemas"
+)
+
+// Update is one optimizer update: everything that its result depends on. The same Update on the same engine gives the same bytes.
+type Update struct {
+	Objective Objective
+	Optimizer AdamW
+	Admission Admission
+	// Parent is the adapter before the update and Moments the optimizer's state; both are left as they are.
+	Parent  *Adapter
+	Moments *Moments
+	// Samples of the minibatch, in the order of the ledger.
+	Samples []*schemas.SampleAssembled
+}
+
+// Updated is the result.
+type Updated struct {
+	Adapter *Adapter
+	Moments *Moments
+	// Metrics by name: loss, loss_eval, loss_dir, kl, reward_mean, clip_fraction, ratio_mean, entropy, grad_norm, learning_rate, logprob_gap, logprob_gap_max, tokens,
+	// samples, teacher_fraction.
+	Metrics map[string]float64
+}
+
+// ErrNotFinite is returned (wrapped) when a loss or a gradient is not finite: the update is skipped, and the parent stays.
+var ErrNotFinite = errors.New("not finite")
+
+// Run computes the update (algorithm, section 6): old log-probs, losses, gradient, clipping, AdamW. With one update a minibatch the current policy is the old
+// one, so one forward pass gives both.
+func (u Update) Run(ctx context.Context, engine Engine) (*Updated, error) {
+	if len(u.Samples) == 0 {
+		return nil, errors.New("an update needs a sample")
+	}
+	examples, sequences, err := u.examples()
+	if err != nil {
+		return nil, err
+	}
+	current, entropy, err := engine.Logprobs(ctx, u.Parent, sequences)
+	if err != nil {
+		return nil, err
+	}
+	var reference [][][]float32
+	if u.Objective.KLCoef != 0 { // B = 0: the model without adapter
+		if reference, _, err = engine.Logprobs(ctx, u.Parent.Zero(), sequences); err != nil {
+			return nil, err
+		}
+	}
+	m := newMetrics(len(examples))
+	coef := make([][][]float64, len(examples))
+	for n, e := range examples {
+		e.observe(current[n], reference, n)
+		loss, err := u.Objective.Loss(&e.turn, e.lookup(current[n]))
+		if err != nil {
+			return nil, fmt.Errorf("sample %d: %w", n, err)
+		}
+		if math.IsNaN(loss.Loss) || math.IsInf(loss.Loss, 0) {
+			return nil, fmt.Errorf("the loss of sample %d is %v: %w", n, loss.Loss, ErrNotFinite)
+		}
+		coef[n] = e.coefficients(loss, 1/float64(len(examples)))
+		m.add(e, loss, current[n], entropy[n], u.Objective)
+	}
+	grad := u.Parent.Zero()
+	if err := engine.Gradient(ctx, u.Parent, sequences, coef, grad); err != nil {
+		return nil, err
+	}
+	if norm := grad.Norm(); math.IsNaN(norm) || math.IsInf(norm, 0) {
+		return nil, fmt.Errorf("the gradient's norm is %v: %w", norm, ErrNotFinite)
+	}
+	out := &Updated{Adapter: u.Parent.Clone(), Moments: &Moments{u.Moments.Step, u.Moments.First.Clone(), u.Moments.Second.Clone()}}
+	norm := u.Optimizer.Update(out.Adapter, out.Moments, grad)
+	out.Metrics = m.finish(norm, u.Optimizer.Rate(out.Moments.Step))
+	return out, nil
+}
+
+// examples checks the samples and lays them out with rows of one width.
+func (u Update) examples() (examples []*example, sequences []Sequence, err error) {
+	width := 0
+	for n, s := range u.Samples {
+		e, err := u.Admission.example(s, u.Objective)
+		if err != nil {
+			return nil, nil, fmt.Errorf("sample %d, turn %s: %w", n, s.GetTurnId(), err)
+		}
+		width = max(width, e.width())
+		examples = append(examples, e)
+	}
+	for _, e := range examples {
+		e.pad(width)
+		sequences = append(sequences, e.sequence)
+	}
+	return examples, sequences, nil
+}
+
+// observe fills in the old policy's log-probs, which are those of the first forward pass.
+func (e *example) observe(current [][]float32, reference [][][]float32, n int) {
+	t := &e.turn
+	for i, row := range current {
+		t.Old = append(t.Old, float64(row[0]))
+		if reference != nil {
+			t.Reference = append(t.Reference, float64(reference[n][i][0]))
+		}
+		if t.StudentIDs == nil {
+			continue
+		}
+		old := make([]float64, len(t.StudentIDs[i]))
+		for k := range old {
+			old[k] = float64(row[1+k])
+		}
+		t.StudentOld = append(t.StudentOld, old)
+	}
+	if e.teacherAt == nil {
+		return
+	}
+	for i, columns := range e.teacherAt {
+		old := make([]float64, len(columns))
+		for k, column := range columns {
+			old[k] = float64(current[i][column])
+		}
+		t.Teacher.OldAtIDs = append(t.Teacher.OldAtIDs, old)
+	}
+}
+
+// lookup finds the current log-prob of a token among the wanted ones.
+func (e *example) lookup(current [][]float32) Current {
+	return func(i int, id uint32) float64 {
+		for k, wanted := range e.sequence.Wanted[i] {
+			if wanted == id {
+				return float64(current[i][k])
+			}
+		}
+		return math.NaN() // a loss that looks at a token that it did not ask for
+	}
+}
+
+// coefficients spreads a turn's gradients over the wanted columns [R][K]. A token that is wanted twice gets its gradient once.
+func (e *example) coefficients(loss *TurnLoss, scale float64) [][]float64 {
+	out := make([][]float64, len(loss.Gradients))
+	for i, grads := range loss.Gradients {
+		out[i] = make([]float64, len(e.sequence.Wanted[i]))
+		for _, g := range grads {
+			for k, wanted := range e.sequence.Wanted[i] {
+				if wanted == g.ID {
+					out[i][k] += g.G * scale
+					break
+				}
+			}
+		}
+	}
+	return out
+}
