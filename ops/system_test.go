@@ -19,6 +19,7 @@ import (
 
 func TestMain(m *testing.M) {
 	clickhouse.MaybeChild()
+	maybeGatewayChild()
 	os.Exit(m.Run())
 }
 
