@@ -32,7 +32,12 @@ func Summary(e schemas.Event) string {
 		return fmt.Sprintf("score %s by %s (%d of %d votes valid) %s", signed(p.Score), p.GetJudge(), p.GetValidVotes(), p.GetVotes(), p.GetReason())
 	case *schemas.HintVoteCast:
 		return fmt.Sprintf("%s votes %s: %s", p.GetFinder(), signed(p.Decision), p.GetHint())
+	case *schemas.TeacherScored:
+		return fmt.Sprintf("%s, overlap %d, mean %.4f: %s", p.GetTeacherVersion(), p.GetOverlap(), mean(p.GetLogprobs()), p.GetHint())
 	case *schemas.HintSelected:
+		if t := p.GetTeacher(); t != nil {
+			return fmt.Sprintf("%s (%s by %s, overlap %d, mean %.4f)", p.GetHint(), p.GetSelection(), t.GetTeacherVersion(), t.GetOverlap(), mean(t.GetLogprobs()))
+		}
 		return p.GetHint()
 	case *schemas.HintAbsent:
 		return p.GetReason()
@@ -68,6 +73,15 @@ func observations(obs []*schemas.Observation) string {
 		parts = append(parts, kind+": "+Text(o.GetMessage()))
 	}
 	return strings.Join(parts, " | ")
+}
+
+// mean of log-probs, nats a token.
+func mean(logprobs []float32) float64 {
+	sum := 0.0
+	for _, l := range logprobs {
+		sum += float64(l)
+	}
+	return sum / float64(max(1, len(logprobs)))
 }
 
 func signed(v *int32) string {

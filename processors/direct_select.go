@@ -98,6 +98,7 @@ func selectHints(selection Selection, overlaps [][]int, n int) []int {
 		for t := range star {
 			star[t] = best
 		}
+	case Shortest, unscored: // the first everywhere
 	}
 	return star
 }

@@ -93,12 +93,13 @@ type teacher struct {
 	TopK              *topK     `parquet:"top_k,optional"`
 	LogprobsAtStudent []float32 `parquet:"logprobs_at_student,list"`
 	Overlap           uint64    `parquet:"overlap"`
+	HintIndexes       []uint32  `parquet:"hint_indexes,list"`
 }
 
 func teacherRow(t *schemas.TeacherScored) teacher {
 	return teacher{
 		t.GetTurnId(), int64(t.GetHintIndex()), t.GetHint(), t.GetTeacherVersion(), t.GetTemperature(), t.GetLogprobs(), topKOf(t.GetTopK()),
-		t.GetLogprobsAtStudent(), t.GetOverlap(),
+		t.GetLogprobsAtStudent(), t.GetOverlap(), t.GetHintIndexes(),
 	}
 }
 
