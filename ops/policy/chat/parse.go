@@ -108,6 +108,9 @@ func (p *Parser) call(body string) *schemas.ToolCall {
 	return &schemas.ToolCall{Id: "call_" + hex.EncodeToString(sum[:12]), Name: *c.Name, Arguments: arguments}
 }
 
+// IsCallTag says whether a token's text is what Parser looks for.
+func IsCallTag(text string) bool { return text == callStart || text == callEnd }
+
 // Overlap is how many bytes at the end of text are the beginning of what, but not all of it.
 func Overlap(text, what string) int {
 	for n := min(len(text), len(what)-1); n > 0; n-- {

@@ -31,6 +31,9 @@ func (t *Tokenizer) IsSpecial(id uint32) bool {
 	return ok
 }
 
+// IsControl says whether an id is a special token that is no text.
+func (t *Tokenizer) IsControl(id uint32) bool { return t.special.byID[id].Control }
+
 // Specials are all special tokens by id.
 func (t *Tokenizer) Specials() []Special {
 	list := make([]Special, 0, len(t.special.byID))
