@@ -31,7 +31,7 @@ type Config struct {
 	SegmentBytes int64 `json:"segment_bytes"`
 	// Sync says what Append waits for. Default SyncSoon.
 	Sync Sync `json:"sync"`
-	// SyncEvery is how much later SyncSoon syncs: about as much as a loss of power may cost. Default 50 ms.
+	// SyncEvery is how much later SyncSoon syncs what the log does not have by then: a loss of power costs at most twice as much. Default 50 ms.
 	SyncEvery time.Duration `json:"sync_every"`
 	// BatchBytes and BatchRecords bound one append to the log (one record may be larger). Defaults 1 MiB and 1,000.
 	BatchBytes   int64 `json:"batch_bytes"`

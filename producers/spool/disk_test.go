@@ -164,14 +164,14 @@ func TestSyncs(t *testing.T) {
 		t.Errorf("append waited for %d syncs", n)
 	}
 	seg := soon.active
-	if err := soon.sync(seg); err != nil || disk.syncs.Load() != 1 {
+	if err := soon.sync(seg, seg.size); err != nil || disk.syncs.Load() != 1 {
 		t.Errorf("%d syncs of what the log does not have: %v", disk.syncs.Load(), err)
 	}
 	if err := soon.Append(t.Context(), record("s", 1, 10)); err != nil {
 		t.Fatal(err)
 	}
 	drainNow(t, soon)
-	if err := soon.sync(seg); err != nil || disk.syncs.Load() != 1 {
+	if err := soon.sync(seg, seg.size); err != nil || disk.syncs.Load() != 1 {
 		t.Errorf("%d syncs, the last of what the log has: %v", disk.syncs.Load(), err)
 	}
 

@@ -4,8 +4,8 @@
 // letters for those that the log refuses for good.
 //
 // Invariants:
-//   - Append returns nil only when the records are in a file: kill -9 of the process loses none of them. A loss of power may lose the last Config.SyncEvery
-//     of them (SyncSoon), or none (SyncAlways).
+//   - Append returns nil only when the records are in a file: kill -9 of the process loses none of them. A loss of power may cost those of
+//     the last two Config.SyncEvery that the log does not have (SyncSoon), or none (SyncAlways).
 //   - The log gets the records in journal order. A batch is sent again until it is acknowledged, and the next one only then. After a crash what was
 //     acknowledged in the last second is sent again: ids make that harmless.
 //   - Memory is bounded: Config.MemoryBytes for records on their way into a file, Config.BatchBytes and one record for those on their way out. What

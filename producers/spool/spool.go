@@ -208,7 +208,7 @@ func (s *Spool) Close() error {
 	s.mu.Unlock()
 	var errs []error
 	for _, seg := range all {
-		errs = append(errs, s.sync(seg), s.closeFile(seg))
+		errs = append(errs, s.sync(seg, seg.size), s.closeFile(seg))
 	}
 	s.active = nil
 	errs = append(errs, s.writePosition(), s.lock.Close())

@@ -7,27 +7,33 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
-// keepSynced syncs what was written SyncEvery ago, unless the log has it by now.
+// keepSynced syncs what was written more than SyncEvery ago, unless the log has it by now: while the log keeps up nothing is synced at all.
 func (s *Spool) keepSynced(ctx context.Context) error {
+	var written []position
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.dirty:
 		}
+		s.mu.Lock()
+		all := slices.Clone(s.segments)
+		written = written[:0]
+		for _, seg := range all {
+			written = append(written, position{seg.number, seg.size})
+		}
+		s.mu.Unlock()
 		select {
 		case <-ctx.Done(): // Close syncs
 			return nil
 		case <-time.After(s.cfg.SyncEvery):
 		}
-		s.mu.Lock()
-		all := append([]*segment(nil), s.segments...)
-		s.mu.Unlock()
-		for _, seg := range all {
-			if err := s.sync(seg); err != nil {
+		for i, seg := range all {
+			if err := s.sync(seg, written[i].offset); err != nil {
 				// What was promised for a loss of power does not hold. Append says so: it writes into a new file and waits for its sync.
 				s.doubt.Store(true)
 				s.logger.Error("the journal cannot be synced: a loss of power may cost more than it should", "file", seg.path, "error", err)
@@ -36,11 +42,11 @@ func (s *Spool) keepSynced(ctx context.Context) error {
 	}
 }
 
-// sync has the disk keep what the log does not have of a segment.
-func (s *Spool) sync(seg *segment) error {
+// sync has the disk keep a segment up to an offset, unless it does already or the log has it.
+func (s *Spool) sync(seg *segment, upTo int64) error {
 	s.mu.Lock()
 	size, sealed := seg.size, seg.sealed
-	needless := seg.file == nil || seg.synced >= size || s.acked.segment == seg.number && s.acked.offset >= size || s.acked.segment > seg.number
+	needless := seg.file == nil || seg.synced >= upTo || s.acked.segment == seg.number && s.acked.offset >= upTo || s.acked.segment > seg.number
 	s.mu.Unlock()
 	if needless {
 		return nil
