@@ -170,6 +170,6 @@ async def concurrently():
 
 for check in [models, whole, stream, logprobs, choices, tool_calls, errors] + ([scripted_faults] if scripted else []):
     check()
-    print("ok", check.__name__)
+    print("ok", check.__name__, flush=True)
 asyncio.run(concurrently())
 print("ok concurrently")
