@@ -46,12 +46,14 @@ func TestGatewayOutage(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	t.Run("Embedded", func(t *testing.T) { // the broker goes with ClickHouse, PostgreSQL and all stages
+		t.Parallel()
 		c := config(t)
 		servers := newProcess(t, "servers", binary, "--data", c.Dir, "up", "--stages", "pair,evaluate,direct,assemble,clickhouse")
 		servers.start()
 		outage(t, c, servers.kill, servers.start)
 	})
 	t.Run("Apache", func(t *testing.T) {
+		t.Parallel()
 		cluster := apache.ForTest(t, 1, slog.New(slog.DiscardHandler))
 		if cluster == nil {
 			return
@@ -333,22 +335,31 @@ type process struct {
 	command []string
 	env     []string
 	cmd     *exec.Cmd
+	said    *os.File // what it writes to standard error
 }
 
-// newProcess makes a process that is killed when the test ends.
+// newProcess makes a process that is killed when the test ends. When the test has failed, what it said last is shown.
 func newProcess(t *testing.T, name string, command ...string) *process {
-	p := &process{t: t, name: name, command: command}
-	t.Cleanup(p.kill)
+	t.Helper()
+	said, err := os.Create(filepath.Join(t.TempDir(), "said")) //nolint:gosec // the test's own folder
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, name: name, command: command, said: said}
+	t.Cleanup(func() {
+		p.kill()
+		if text, err := os.ReadFile(said.Name()); t.Failed() {
+			t.Logf("%s said (%v): %s", name, err, text[max(0, len(text)-4000):])
+		}
+		_ = said.Close() // of a folder that goes
+	})
 	return p
 }
 
 func (p *process) start() {
 	p.cmd = exec.Command(p.command[0], p.command[1:]...) //nolint:gosec,noctx // our own binaries, killed by us
 	p.cmd.Env = append(os.Environ(), p.env...)
-	p.cmd.Stdout, p.cmd.Stderr = io.Discard, io.Discard
-	if testing.Verbose() {
-		p.cmd.Stderr = os.Stderr
-	}
+	p.cmd.Stderr = p.said
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatalf("%s: %v", p.name, err)
 	}
