@@ -33,6 +33,7 @@ func Benchmarks() []Benchmark {
 		{"sink", "Kafka to ClickHouse, beside a bare insert of the same prepared rows.", Sink},
 		{"replay", "Everything derived again and compared byte for byte, beside a bare read of the same records.", Replay},
 		{"pipeline", "A transcript to queryable in ClickHouse, and the delay of one event, beside the same without derivation.", Pipeline},
+		{"gateway", "The gateway before an upstream: added latency and requests a second, beside a FastAPI proxy; memory of many open streams.", Gateway},
 		{"up", "Time until ready, idle CPU and memory of the whole process tree, beside the servers alone.", Up},
 		{"memory", "Resident memory of each process while many events and a large import pass through.", Memory},
 		{"crash", "Every process killed at random moments under load: what is lost, duplicated or missing afterwards.", Crash},

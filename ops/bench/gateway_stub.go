@@ -1,0 +1,138 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// stub is an upstream that answers at once: HTTP/1.1 by hand with answers made beforehand, so that what is measured is the gateway. It tells by
+// the request's path what is wanted: /v1/chat/completions answers as the body asks, /drip/v1/chat/completions streams for ever.
+type stub struct {
+	whole, stream []byte
+	// pieces of stream, each written on its own, as a model's tokens are.
+	pieces [][]byte
+	drip   time.Duration
+}
+
+// stubTokens is how many pieces of text a stubbed answer has.
+const stubTokens = 16
+
+func newStub(drip time.Duration) *stub {
+	s := &stub{drip: drip}
+	body := `{"id":"chatcmpl-stub","object":"chat.completion","created":1700000000,"model":"stub","choices":[{"index":0,"message":{"role":"assistant","content":"` +
+		strings.Repeat(" word", stubTokens) + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":200,"completion_tokens":16,"total_tokens":216}}`
+	s.whole = fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	s.pieces = append(s.pieces, []byte("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"))
+	for range stubTokens {
+		s.pieces = append(s.pieces, chunked(stubPiece(" word", "null")))
+	}
+	s.pieces = append(s.pieces, chunked(stubPiece("", `"stop"`)), append(chunked("data: [DONE]\n\n"), "0\r\n\r\n"...))
+	return s
+}
+
+func stubPiece(text, finish string) string {
+	return `data: {"id":"chatcmpl-stub","object":"chat.completion.chunk","created":1700000000,"model":"stub","choices":[{"index":0,"delta":{"content":"` +
+		text + `"},"logprobs":null,"finish_reason":` + finish + "}]}\n\n"
+}
+
+func chunked(s string) []byte { return fmt.Appendf(nil, "%x\r\n%s\r\n", len(s), s) }
+
+// serve answers until the listener is closed. Each connection has a goroutine, which ends with it.
+func (s *stub) serve(l net.Listener) error {
+	var open sync.WaitGroup
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			open.Wait()
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		open.Go(func() {
+			defer c.Close()
+			_ = s.converse(c) // the client left
+		})
+	}
+}
+
+// converse answers the requests of one connection.
+func (s *stub) converse(c net.Conn) error {
+	in := bufio.NewReaderSize(c, 2048)
+	var body []byte
+	for {
+		path, length, err := readHead(in)
+		if err != nil {
+			return err
+		}
+		if cap(body) < length {
+			body = make([]byte, length)
+		}
+		body = body[:length]
+		if _, err := io.ReadFull(in, body); err != nil {
+			return err
+		}
+		switch {
+		case strings.HasPrefix(path, "/drip/"):
+			return s.trickle(c)
+		case bytes.Contains(body, []byte(`"stream":true`)):
+			for _, piece := range s.pieces {
+				if _, err := c.Write(piece); err != nil {
+					return err
+				}
+			}
+		default:
+			if _, err := c.Write(s.whole); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// trickle sends a token now and then until the client leaves.
+func (s *stub) trickle(c net.Conn) error {
+	if _, err := c.Write(s.pieces[0]); err != nil {
+		return err
+	}
+	for {
+		if _, err := c.Write(s.pieces[1]); err != nil {
+			return err
+		}
+		time.Sleep(s.drip)
+	}
+}
+
+// readHead reads the head of a request or an answer: the second word of its first line, and the length of its body; -1 when it comes in chunks.
+func readHead(in *bufio.Reader) (second string, length int, err error) {
+	first := true
+	for {
+		line, err := in.ReadSlice('\n')
+		if err != nil {
+			return "", 0, err
+		}
+		line = bytes.TrimRight(line, "\r\n")
+		name, value, _ := bytes.Cut(line, []byte(":"))
+		switch {
+		case first:
+			_, rest, _ := bytes.Cut(line, []byte(" "))
+			word, _, _ := bytes.Cut(rest, []byte(" "))
+			second, first = string(word), false
+		case len(line) == 0:
+			return second, length, nil
+		case bytes.EqualFold(name, []byte("Content-Length")):
+			if length, err = strconv.Atoi(string(bytes.TrimSpace(value))); err != nil {
+				return "", 0, err
+			}
+		case bytes.EqualFold(name, []byte("Transfer-Encoding")):
+			length = -1
+		}
+	}
+}
