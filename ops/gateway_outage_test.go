@@ -357,7 +357,7 @@ func newProcess(t *testing.T, name string, command ...string) *process {
 }
 
 func (p *process) start() {
-	p.cmd = exec.Command(p.command[0], p.command[1:]...) //nolint:gosec,noctx // our own binaries, killed by us
+	p.cmd = exec.Command(p.command[0], p.command[1:]...) //nolint:gosec // our own binaries, killed by us
 	p.cmd.Env = append(os.Environ(), p.env...)
 	p.cmd.Stderr = p.said
 	if err := p.cmd.Start(); err != nil {

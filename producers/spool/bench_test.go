@@ -149,3 +149,31 @@ func BenchmarkDrain(b *testing.B) {
 	b.ReportMetric(float64(b.N)/appended.Seconds(), "appended/s")
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "drained/s")
 }
+
+// BenchmarkOpen measures how fast a spool that a crash left full is read through at the start.
+func BenchmarkOpen(b *testing.B) {
+	cfg := spool.Config{Dir: b.TempDir()}
+	opened := func() *spool.Spool {
+		s, err := spool.Open(cfg, nil, spool.Instruments{Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return s
+	}
+	const records, size = 16_000, 4000
+	s := opened()
+	for i := range records {
+		if err := s.Append(b.Context(), record(i%16, size)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(records * size)
+	for b.Loop() {
+		if err := opened().Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -199,3 +199,27 @@ func TestMissingFile(t *testing.T) {
 		t.Errorf("the log has %v; it said %s", got, said)
 	}
 }
+
+// Goal: a file that somebody cuts while it waits costs what was cut, is told once, and stops nothing. Method: cut it before it is drained, and append more.
+func TestFileCutWhileItWaits(t *testing.T) {
+	log := memlog.New(1)
+	dir := t.TempDir()
+	s, said := open(t, Config{Dir: dir}, log)
+	for i := range 10 {
+		if err := s.Append(t.Context(), record("s", i, 500)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Truncate(filepath.Join(dir, segmentName(1)), segmentHeader+3000); err != nil {
+		t.Fatal(err)
+	}
+	drainNow(t, s)
+	if err := s.Append(t.Context(), record("after", 0, 10)); err != nil {
+		t.Fatal(err)
+	}
+	drainNow(t, s)
+	got := ids(t, log, schemas.TopicInteractions)
+	if want := append(want("s", 0, 1, 2, 3, 4), want("after", 0)...); !slices.Equal(got, want) || waiting(s) != 0 || strings.Count(said.String(), "journal is damaged") != 1 {
+		t.Errorf("the log has %v, want %v; it said %s", got, want, said)
+	}
+}

@@ -205,7 +205,7 @@ func TestSyncs(t *testing.T) {
 // many records were acknowledged.
 func fillDisk(dir string) error {
 	limit := unix.Rlimit{Cur: 64 << 10, Max: unix.RLIM_INFINITY}
-	if err := unix.Prlimit(0, unix.RLIMIT_FSIZE, &limit, nil); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
 		return err
 	}
 	s, err := openChild(dir, memlog.New(1))
@@ -227,7 +227,7 @@ func fillDisk(dir string) error {
 		return fmt.Errorf("%d records of 1 kB in 64 KiB: %w", n, err)
 	}
 	limit.Cur = 128 << 10
-	if err := unix.Prlimit(0, unix.RLIMIT_FSIZE, &limit, nil); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
 		return err
 	}
 	if err := take(20); err != nil {

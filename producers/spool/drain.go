@@ -161,7 +161,10 @@ func (d *drainer) fill(limit int64) error {
 		if readErr != nil {
 			return readErr
 		}
-		d.damage(max(next, d.at.offset+1), err.Error())
+		if next >= d.reader.limit { // nothing more; the file may have become shorter than it was
+			next = limit
+		}
+		d.damage(next, err.Error())
 		return nil
 	}
 	if err != nil {
