@@ -253,7 +253,7 @@ func TestLimits(t *testing.T) {
 	s = serve(t, p, func(c *gateway.Config, _ *gateway.Deps) { c.MaxRequests = 1 })
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	resp := s.send(t, ctx, http.MethodPost, "/v1/chat/completions", streamed, nil)
+	resp := s.send(ctx, t, http.MethodPost, "/v1/chat/completions", streamed, nil)
 	defer resp.Body.Close()
 	<-there
 	if got := s.post(t, "/v1/chat/completions", hello, nil); got.status != 429 {
@@ -262,7 +262,7 @@ func TestLimits(t *testing.T) {
 	p, there, _ = waits(1)
 	s = serve(t, p, func(c *gateway.Config, _ *gateway.Deps) { c.MaxBodyBytes, c.MaxInFlightBytes = 1024, 1024 })
 	large := strings.Replace(streamed, "hello", strings.Repeat("x", 900), 1)
-	busy := s.send(t, ctx, http.MethodPost, "/v1/chat/completions", large, nil)
+	busy := s.send(ctx, t, http.MethodPost, "/v1/chat/completions", large, nil)
 	defer busy.Body.Close()
 	<-there
 	if got := s.post(t, "/v1/chat/completions", large, nil); got.status != 429 {
@@ -330,7 +330,7 @@ func TestTLS(t *testing.T) {
 	for proto, h2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2.0": true} {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: h2}
 		s.client = &http.Client{Transport: transport}
-		resp := s.send(t, t.Context(), http.MethodPost, "/v1/chat/completions", streamed, nil)
+		resp := s.send(t.Context(), t, http.MethodPost, "/v1/chat/completions", streamed, nil)
 		body := bodyOf(t, resp.Body)
 		resp.Body.Close()
 		if resp.Proto != proto || !strings.HasSuffix(body, "data: [DONE]\n\n") {

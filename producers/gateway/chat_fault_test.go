@@ -143,7 +143,7 @@ func TestDisconnect(t *testing.T) {
 
 func (s served) get(t *testing.T, path string) said {
 	t.Helper()
-	resp := s.send(t, t.Context(), http.MethodGet, path, "", nil)
+	resp := s.send(t.Context(), t, http.MethodGet, path, "", nil)
 	defer resp.Body.Close()
 	return said{resp.StatusCode, resp.Header, bodyOf(t, resp.Body)}
 }
@@ -294,7 +294,7 @@ func TestDrain(t *testing.T) {
 	s, stop := live(t, p, func(c *gateway.Config, _ *gateway.Deps) { c.DrainTimeout = 50 * time.Millisecond })
 	answered := make(chan string)
 	go func() {
-		resp := s.send(t, t.Context(), http.MethodPost, "/v1/chat/completions", streamed, nil)
+		resp := s.send(t.Context(), t, http.MethodPost, "/v1/chat/completions", streamed, nil)
 		defer resp.Body.Close()
 		b, _ := io.ReadAll(resp.Body)
 		answered <- string(b)

@@ -95,6 +95,7 @@ func TestPythonClient(t *testing.T) {
 
 // TestNodeClient runs the official npm client in the same way, its loop of tool calls included.
 func TestNodeClient(t *testing.T) {
+	t.Parallel()
 	dir := clients(t)
 	command(t, dir, "npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", "--no-package-lock")
 	s, _ := live(t, actor(), nil)
