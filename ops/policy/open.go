@@ -28,7 +28,7 @@ type Config struct {
 	// RecordTopK is how many of the likeliest tokens are recorded with each token, for the directive signal; 0: 4, negative: none.
 	RecordTopK int
 	// MaxTokens and DefaultTemperature hold where a request sets none. 0: 1024 tokens (or what is left of the context) at 0.7 for the engine llama;
-	// the other engines' servers decide.
+	// what is left of the context at 1 for the other engines (a server that is neither vLLM nor SGLang decides both).
 	MaxTokens          int
 	DefaultTemperature float64
 	// TrainGreedy lets turns at temperature 0 be trained, as if sampled at temperature 1. By default they are recorded only: without randomness
@@ -142,6 +142,6 @@ func Open(ctx context.Context, c Config, logger *slog.Logger, reg prometheus.Reg
 func (c *Config) remote() remoteConfig {
 	return remoteConfig{
 		URL: c.URL, APIKey: c.APIKey, Model: c.RemoteModel, RecordTopK: c.RecordTopK, MaxTokens: c.MaxTokens, Temperature: c.DefaultTemperature,
-		Timeout: c.Timeout,
+		TrainGreedy: c.TrainGreedy, Timeout: c.Timeout,
 	}
 }

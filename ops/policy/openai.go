@@ -26,6 +26,8 @@ type remoteConfig struct {
 	// MaxTokens and Temperature hold where the caller sets none. 0: until the context is full, and temperature 1.
 	MaxTokens   int
 	Temperature float64
+	// TrainGreedy as in Config.
+	TrainGreedy bool
 	// Timeout is the longest silence of the server, before its answer and in it. Default 2 min.
 	Timeout time.Duration
 	// Versions bounds the adapters that are kept loaded. Default 8.

@@ -36,9 +36,7 @@ func newBigram() *bigram {
 	}
 	b.pieces = append(b.pieces, "<|im_start|>", "<|im_end|>")
 	b.pieces = append(b.pieces, strings.Fields("once upon time there lived king queen who was happy user assistant system tool the and story sea ship")...)
-	for _, w := range []string{" the", " and", " was", " king", " sea", "ing ", "é", "日本"} {
-		b.pieces = append(b.pieces, w)
-	}
+	b.pieces = append(b.pieces, " the", " and", " was", " king", " sea", "ing ", "é", "日本")
 	for id, p := range b.pieces {
 		if id != bigramStart && id != bigramEnd {
 			b.byText[p] = uint32(id)

@@ -85,11 +85,12 @@ func (o *openAI) Sample(ctx context.Context, r *gateway.SampleRequest, emit func
 		return nil, err
 	}
 	defer in.close()
-	d := newDraft(o.scale, sampling.GetTemperature(), o.vllm, filtered(sampling), emit)
-	d.showTop = r.TopLogprobs
-	if d.atSampling {
-		d.recordTopK = o.cfg.RecordTopK
+	means := o.scale
+	if means == scaleSampling && filtered(sampling) {
+		means = scaleUnknown // of the part of the vocabulary that was drawn from
 	}
+	d := newDraft(means, sampling, o.cfg, emit)
+	d.showTop = r.TopLogprobs
 	s := &openAIStream{openAI: o, draft: d, limit: sampling.GetMaxTokens()}
 	return d.finished(ctx, s.read(ctx, in), v, sampling)
 }

@@ -29,7 +29,7 @@ func openVLLM(t *testing.T, set func(*vllmServer)) policy.Engine {
 	if set != nil {
 		set(s)
 	}
-	e, err := policy.OpenOpenAIRemote(t.Context(), policy.RemoteConfig{URL: url, APIKey: s.key, RecordTopK: 4}, slog.New(slog.DiscardHandler), http.DefaultClient)
+	e, err := policy.Open(t.Context(), policy.Config{Engine: "openai", URL: url, APIKey: s.key}, slog.New(slog.DiscardHandler), nil, http.DefaultClient)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -136,7 +136,7 @@ func (r *remote) do(ctx context.Context, address string, body any) (*answer, err
 	if r.key != "" {
 		request.Header.Set("Authorization", "Bearer "+r.key)
 	}
-	a.Response, err = r.client.Do(request)
+	a.Response, err = r.client.Do(request) //nolint:bodyclose // Close closes it
 	if err != nil {
 		defer a.Close()
 		return nil, r.lost(ctx, a, err)

@@ -31,8 +31,9 @@ func (s scale) String() string {
 		return "temperature 1"
 	case scaleSampling:
 		return "the sampling temperature"
+	default:
+		return "unknown"
 	}
-	return "unknown"
 }
 
 // measuredScale compares the likeliest tokens of one position, as the server gives them at temperature 1 and 2. [id] nats.
@@ -81,6 +82,7 @@ type draft struct {
 	atOne, atSampling bool
 	// recordTopK and showTop: alternatives to record and to emit.
 	recordTopK, showTop int
+	trainGreedy         bool
 
 	text, reasoning strings.Builder
 	calls           []*schemas.ToolCall
@@ -97,15 +99,20 @@ type draft struct {
 	model           string
 }
 
-// newDraft decides what the log-probs of a request mean. filtered: the tokens were drawn from a part of the vocabulary, and the log-probs are of that part.
-func newDraft(s scale, temperature float64, known, filtered bool, emit func(gateway.Piece) error) *draft {
-	d := &draft{emit: emit}
-	one := known && temperature == 1
+// newDraft decides what the log-probs of a request mean, s being those of its tokens. Greedy ones count as sampled at temperature 1 when they may
+// be trained.
+func newDraft(s scale, sampling *schemas.Sampling, cfg remoteConfig, emit func(gateway.Piece) error) *draft {
+	d := &draft{emit: emit, trainGreedy: cfg.TrainGreedy}
+	temperature := sampling.GetTemperature()
 	switch s {
 	case scaleOne:
-		d.atOne, d.atSampling = true, one
+		d.atOne, d.atSampling = true, temperature == 1 || (temperature == 0 && cfg.TrainGreedy)
 	case scaleSampling:
-		d.atOne, d.atSampling = one && !filtered, known && temperature > 0 && !filtered
+		d.atOne, d.atSampling = temperature == 1, temperature > 0
+	default:
+	}
+	if d.atSampling {
+		d.recordTopK = cfg.RecordTopK
 	}
 	return d
 }
@@ -202,7 +209,7 @@ func (d *draft) sampled(v *version, sampling *schemas.Sampling) *gateway.Sampled
 		Response: textMessage(d.text.String(), d.reasoning.String(), d.calls), Version: v.id, Model: d.model,
 		Sampling: sampling, FinishReason: d.finish, Usage: d.usage,
 	}
-	if sampling.Temperature != nil && sampling.GetTemperature() == 0 {
+	if sampling.Temperature != nil && sampling.GetTemperature() == 0 && !d.trainGreedy {
 		s.Untrainable = "temperature 0"
 	}
 	if d.noIDs || len(d.ids) == 0 {

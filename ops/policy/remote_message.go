@@ -89,8 +89,9 @@ func wireRole(r schemas.Role) (string, bool) {
 		return "assistant", true
 	case schemas.Role_ROLE_TOOL:
 		return "tool", true
+	default:
+		return "", false
 	}
-	return "", false
 }
 
 func badMessage(i int, why string) error {

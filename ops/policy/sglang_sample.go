@@ -110,14 +110,12 @@ func (s *sglang) Sample(ctx context.Context, r *gateway.SampleRequest, emit func
 	}
 	defer in.close()
 	// Its log-probs are taken before top_p and the like, so these filter nothing; greedy sampling does not divide by the temperature.
-	d := newDraft(s.scale, sampling.GetTemperature(), true, false, emit)
-	if sampling.GetTemperature() == 0 && s.scale == scaleSampling {
-		d.atOne = true
+	means := s.scale
+	if means == scaleSampling && sampling.GetTemperature() == 0 {
+		means = scaleOne
 	}
+	d := newDraft(means, sampling, s.cfg, emit)
 	d.showTop, d.prompt, d.model = r.TopLogprobs, ids, s.versions.model
-	if d.atSampling {
-		d.recordTopK = s.cfg.RecordTopK
-	}
 	st := &sglangStream{sglang: s, draft: d, limit: sampling.GetMaxTokens(), stop: sampling.GetStop()}
 	if parse {
 		st.tools = r.Tools

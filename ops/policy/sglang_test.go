@@ -19,7 +19,7 @@ func openSGLang(t *testing.T, set func(*sglangServer)) policy.Engine {
 	if set != nil {
 		set(s)
 	}
-	e, err := policy.OpenSGLangRemote(t.Context(), policy.RemoteConfig{URL: url, RecordTopK: 4}, slog.New(slog.DiscardHandler), nil)
+	e, err := policy.Open(t.Context(), policy.Config{Engine: "sglang", URL: url + "/v1"}, slog.New(slog.DiscardHandler), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,6 +72,24 @@ func TestSGLangRefuses(t *testing.T) {
 	}
 	if err := e.Swap(t.Context(), "v1", "/adapters/missing"); wantStatus(err, 400) != "" {
 		t.Errorf("a missing adapter: %v", err)
+	}
+}
+
+// TestRemoteTrainGreedy: by config greedy turns are trained, as if sampled at temperature 1.
+func TestRemoteTrainGreedy(t *testing.T) {
+	v, vllmURL := newVLLM(t)
+	_, sglangURL := newSGLang(t)
+	for engine, url := range map[string]string{"openai": vllmURL, "sglang": sglangURL} {
+		e, err := policy.Open(t.Context(), policy.Config{Engine: engine, URL: url, APIKey: v.key, TrainGreedy: true}, slog.New(slog.DiscardHandler), nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := request(storyPrompt, 6)
+		r.Sampling.Temperature = proto.Float64(0)
+		s, _, err := sampleOnce(t, e, r)
+		if err != nil || s.Untrainable != "" || len(s.Tokens.GetLogprobs()) != 6 || !slices.Equal(s.Tokens.GetLogprobsSampled(), s.Tokens.GetLogprobs()) || s.Tokens.GetTopK().GetK() != 4 {
+			t.Errorf("%s: %+v, %v", engine, s, err)
+		}
 	}
 }
 
