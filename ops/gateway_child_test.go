@@ -48,8 +48,15 @@ func gatewayChild(addr, dir, broker string) error {
 	if err != nil {
 		return err
 	}
-	g, err := gateway.New(gateway.Config{Addr: addr, DrainTimeout: 2 * time.Second},
-		gateway.Deps{Log: log, Keys: oneKey{}, Policy: echo{}, Journal: journal}, gateway.Instruments{Logger: logger, Registerer: registry})
+	draining, endDraining := context.WithCancel(context.Background())
+	defer endDraining()
+	var running errgroup.Group
+	running.Go(func() error { return journal.Run(draining) })
+	deps := gateway.Deps{Log: log, Keys: oneKey{}, Policy: echo{}, Journal: journal}
+	if history, ok := log.history(ctx, journal); ok {
+		deps.History = history
+	}
+	g, err := gateway.New(gateway.Config{Addr: addr, DrainTimeout: 2 * time.Second}, deps, gateway.Instruments{Logger: logger, Registerer: registry})
 	if err != nil {
 		return err
 	}
@@ -57,10 +64,6 @@ func gatewayChild(addr, dir, broker string) error {
 	if err != nil {
 		return err
 	}
-	draining, endDraining := context.WithCancel(context.Background())
-	defer endDraining()
-	var running errgroup.Group
-	running.Go(func() error { return journal.Run(draining) })
 	running.Go(func() error {
 		defer endDraining()
 		err := g.Serve(ctx, listener)
@@ -79,21 +82,36 @@ type lateLog struct {
 	log    *kafka.Log
 }
 
-func (l *lateLog) Append(ctx context.Context, records ...schemas.Record) error {
+func (l *lateLog) open(ctx context.Context) (*kafka.Log, error) {
 	l.mu.Lock()
-	if l.log == nil {
-		opening, cancel := context.WithTimeout(ctx, 2*time.Second)
-		log, err := kafka.Open(opening, l.cfg, l.logger, nil)
-		cancel()
-		if err != nil {
-			l.mu.Unlock()
-			return err
-		}
-		l.log = log
+	defer l.mu.Unlock()
+	if l.log != nil {
+		return l.log, nil
 	}
-	log := l.log
-	l.mu.Unlock()
+	opening, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	var err error
+	l.log, err = kafka.Open(opening, l.cfg, l.logger, nil)
+	return l.log, err
+}
+
+func (l *lateLog) Append(ctx context.Context, records ...schemas.Record) error {
+	log, err := l.open(ctx)
+	if err != nil {
+		return err
+	}
 	return log.Append(ctx, records...)
+}
+
+// history is the log with all that the journal holds, or none when it is not there: then the gateway begins without the sessions of the last one.
+func (l *lateLog) history(ctx context.Context, journal *spool.Spool) (schemas.Reader, bool) {
+	soon, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	log, err := l.open(soon)
+	if err != nil || journal.Drained(soon) != nil {
+		return nil, false
+	}
+	return log, true
 }
 
 func (l *lateLog) close() error {

@@ -183,22 +183,23 @@ func checkTurns(t *testing.T, s *ops.System, acked map[string]string) {
 			twice++
 		}
 	}
-	var typed, distinct, closed, dead uint64
+	var typed, distinct, closed, answered, dead uint64
 	for query, to := range map[string]*uint64{
 		"SELECT count() FROM action_taken": &typed, "SELECT uniqExact(event_id) FROM action_taken": &distinct,
 		"SELECT uniqExact(turn_id) FROM turn_closed": &closed, "SELECT count() FROM dead_lettered": &dead,
+		"SELECT uniqExact(turn_id) FROM next_state_observed": &answered,
 	} {
 		if err := s.ClickHouse.QueryRow(ctx, query).Scan(to); err != nil {
 			t.Fatalf("%s: %v", query, err)
 		}
 	}
-	t.Logf("%d turns in the history, %d of them acknowledged, %d closed", len(found), len(acked), closed)
+	t.Logf("%d turns in the history, %d of them acknowledged, %d closed, %d with a next state", len(found), len(acked), closed, answered)
 	if lost > 0 || twice > 0 || typed != distinct || int(distinct) != len(found) || len(found) < len(acked) || dead > 0 { //nolint:gosec // a count
 		t.Errorf("%d acknowledged turns are lost, %d are there twice; action_taken has %d rows for %d turns, events has %d; %d dead letters",
 			lost, twice, typed, distinct, len(found), dead)
 	}
-	if len(acked) < 500 || closed == 0 {
-		t.Errorf("%d acknowledged turns, %d closed: this shows little", len(acked), closed)
+	if len(acked) < 500 || closed == 0 || answered == 0 {
+		t.Errorf("%d acknowledged turns, %d closed, %d with a next state: this shows little", len(acked), closed, answered)
 	}
 }
 
