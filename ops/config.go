@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/nextstate-rl/nextstate/ops/telemetry"
 	"github.com/nextstate-rl/nextstate/processors"
 	"github.com/nextstate-rl/nextstate/producers/gateway"
+	"github.com/nextstate-rl/nextstate/producers/spool"
 	sink "github.com/nextstate-rl/nextstate/sinks/clickhouse"
 )
 
@@ -37,6 +39,12 @@ type Config struct {
 	Model    ModelConfig
 	Sink     sink.Config
 	Gateway  gateway.Config
+	// Anonymous lets requests without a key of ours into Tenant when the gateway listens on this machine only.
+	Anonymous bool
+	// Spool is the gateway's journal. Its Dir empty: a folder in Dir.
+	Spool spool.Config
+	// Policy is the policy engine; NoPolicy as Engine: none.
+	Policy policy.Config
 
 	Telemetry telemetry.Config
 	Assets    AssetsConfig
@@ -79,6 +87,10 @@ func (c Config) Validate() error {
 		errs = append(errs, c.Kafka.Validate())
 	}
 	errs = append(errs, c.Pair.Validate(), c.Sink.Validate(), c.Gateway.Validate(), c.Telemetry.Validate())
+	errs = append(errs, c.spool().Validate())
+	if engine := c.Policy.Engine; engine != NoPolicy && engine != policy.Engines[0].Name && engine != "" {
+		errs = append(errs, c.Policy.Validate()) // the embedded one needs assets first
+	}
 	if c.Direct.Teacher != NoTeacher {
 		errs = append(errs, policy.TeacherConfig{Version: policy.TeacherVersion(c.Direct.Teacher)}.Validate())
 	}
@@ -90,6 +102,15 @@ func (c Config) Validate() error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// spool is the journal's configuration, with its folder.
+func (c Config) spool() spool.Config {
+	s := c.Spool
+	if s.Dir == "" {
+		s.Dir = filepath.Join(c.Dir, "spool")
+	}
+	return s
 }
 
 // judgeTable and finderTable: a new judge or hint finder is a file in processors and a line here.

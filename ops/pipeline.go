@@ -8,10 +8,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/nextstate-rl/nextstate/ops/keys"
 	"github.com/nextstate-rl/nextstate/ops/policy"
 	"github.com/nextstate-rl/nextstate/processors"
-	"github.com/nextstate-rl/nextstate/producers/gateway"
 	"github.com/nextstate-rl/nextstate/schemas"
 	sink "github.com/nextstate-rl/nextstate/sinks/clickhouse"
 )
@@ -168,25 +166,6 @@ func (s *System) clickHouseSink() (*sink.Sink, error) {
 		s.sink = k
 	}
 	return k, err
-}
-
-func runGateway(ctx context.Context, s *System) error {
-	store, err := keys.New(s.Postgres, keys.Config{})
-	if err != nil {
-		return err
-	}
-	g, err := gateway.New(s.Config.Gateway, gateway.Deps{Log: s.Log, Keys: store}, gateway.Instruments{
-		Logger: s.Telemetry.Logger, Registerer: s.Telemetry.Registry, TracerProvider: s.Telemetry.TracerProvider, Checks: s.checks(),
-	})
-	if err != nil {
-		return err
-	}
-	listener, err := g.Listen(ctx)
-	if err != nil {
-		return err
-	}
-	s.serving(listener.Addr().String())
-	return g.Serve(ctx, listener)
 }
 
 // While runs the derivation and the sinks for as long as do works, unless the process that it is attached to does.

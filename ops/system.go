@@ -24,6 +24,7 @@ import (
 	"github.com/nextstate-rl/nextstate/ops/telemetry"
 	"github.com/nextstate-rl/nextstate/processors"
 	"github.com/nextstate-rl/nextstate/producers/gateway"
+	"github.com/nextstate-rl/nextstate/schemas"
 	sink "github.com/nextstate-rl/nextstate/sinks/clickhouse"
 )
 
@@ -37,6 +38,8 @@ const (
 	NeedPostgres
 	NeedAll = NeedLog | NeedClickHouse | NeedPostgres
 
+	// LogLater: a Kafka that cannot be reached at the start is waited for by the gateway's journal.
+	LogLater Need = 1 << 6
 	// AttachOnly: servers without an address are those of a running up, which is waited for; none is started.
 	AttachOnly Need = 1 << 7
 )
@@ -58,6 +61,7 @@ type System struct {
 	// Attached: the servers belong to another process.
 	Attached bool
 
+	late         *lateLog      // instead of Log, see LogLater
 	listening    chan struct{} // closed when the HTTP endpoint listens
 	endpointsMu  sync.Mutex
 	endpoints    Endpoints
@@ -95,6 +99,7 @@ func (s *System) open(ctx context.Context, need Need, progress io.Writer) (err e
 	if err := s.connect(ctx, need); err != nil {
 		return err
 	}
+	s.openPolicy(func() (*assets.Store, error) { return s.assets(progress) })
 	for name, check := range s.checks() {
 		s.Telemetry.Handle(name, telemetry.Check(check))
 	}
@@ -156,7 +161,7 @@ func (s *System) startServers(ctx context.Context, missing, need Need, progress 
 	if need&AttachOnly != 0 {
 		return folderOwner(s.Config.Dir)
 	}
-	store, err := assets.Open(assets.Options{Cache: s.Config.Assets.Cache, Prefetched: s.Config.Assets.Prefetched, Progress: progress})
+	store, err := s.assets(progress)
 	if err != nil {
 		return err
 	}
@@ -181,6 +186,10 @@ func (s *System) startServers(ctx context.Context, missing, need Need, progress 
 	s.owner = true
 	s.closers = append(s.closers, func() error { removeEndpoints(s.Config.Dir); return nil })
 	return s.publish()
+}
+
+func (s *System) assets(progress io.Writer) (*assets.Store, error) {
+	return assets.Open(assets.Options{Cache: s.Config.Assets.Cache, Prefetched: s.Config.Assets.Prefetched, Progress: progress})
 }
 
 // attach takes the endpoints of the process that holds the data folder's lock, once it has published them.
@@ -218,10 +227,20 @@ func (s *System) connect(ctx context.Context, need Need) (err error) {
 	if need&NeedLog != 0 {
 		cfg := s.Config.Kafka
 		cfg.Brokers = s.endpoints.Brokers
-		if s.Log, err = kafka.Open(ctx, cfg, s.Telemetry.Logger, s.Telemetry.Registry); err != nil {
+		open := func(ctx context.Context) (*kafka.Log, error) {
+			return kafka.Open(ctx, cfg, s.Telemetry.Logger, s.Telemetry.Registry)
+		}
+		s.Log, err = open(ctx)
+		switch {
+		case err == nil:
+			s.closers = append(s.closers, s.Log.Close)
+		case need&LogLater != 0 && ctx.Err() == nil:
+			s.Telemetry.Logger.Warn("Kafka cannot be reached: turns wait in the journal until it can", "error", err)
+			s.late = &lateLog{open: open}
+			s.closers = append(s.closers, s.late.close)
+		default:
 			return err
 		}
-		s.closers = append(s.closers, s.Log.Close)
 	}
 	if need&NeedPostgres != 0 {
 		if s.Postgres, err = pgxpool.New(ctx, s.endpoints.Postgres); err != nil {
@@ -293,12 +312,23 @@ func (s *System) Endpoints() Endpoints {
 	return s.endpoints
 }
 
+// gatewayLog is the log as the gateway uses it.
+func (s *System) gatewayLog() interface {
+	schemas.Appender
+	schemas.Reader
+} {
+	if s.Log == nil {
+		return s.late
+	}
+	return s.Log
+}
+
 // checks are what readiness means.
 func (s *System) checks() map[string]gateway.Check {
 	checks := map[string]gateway.Check{}
-	if s.Log != nil {
+	if s.Log != nil || s.late != nil {
 		checks["log"] = func(ctx context.Context) error {
-			_, err := s.Log.Bounds(ctx, "interactions")
+			_, err := s.gatewayLog().Bounds(ctx, schemas.TopicInteractions)
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nextstate-rl/nextstate/ops"
 	"github.com/nextstate-rl/nextstate/ops/embedded/clickhouse"
+	"github.com/nextstate-rl/nextstate/ops/policy/llama"
 	"github.com/nextstate-rl/nextstate/ops/telemetry"
 	"github.com/nextstate-rl/nextstate/producers/client"
 	"github.com/nextstate-rl/nextstate/producers/importers"
@@ -19,6 +20,7 @@ import (
 
 func TestMain(m *testing.M) {
 	clickhouse.MaybeChild()
+	llama.MaybeChild()
 	maybeGatewayChild()
 	os.Exit(m.Run())
 }

@@ -14,12 +14,14 @@ import (
 	"github.com/nextstate-rl/nextstate/ops"
 	"github.com/nextstate-rl/nextstate/ops/bench"
 	"github.com/nextstate-rl/nextstate/ops/embedded/clickhouse"
+	"github.com/nextstate-rl/nextstate/ops/policy/llama"
 	sink "github.com/nextstate-rl/nextstate/sinks/clickhouse"
 )
 
 // TestMain is the ClickHouse child as well.
 func TestMain(m *testing.M) {
 	clickhouse.MaybeChild()
+	llama.MaybeChild()
 	os.Exit(m.Run())
 }
 

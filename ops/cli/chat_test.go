@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/alecthomas/kong"
 )
 
 // chatServer answers as the gateway's public API does, and keeps what it was asked.
@@ -221,5 +223,28 @@ func TestChatErrors(t *testing.T) {
 	}
 	if got := clean("a\x1b[2Jb\tc\nd\u009b"); got != "a\uFFFD[2Jb\tc\nd\uFFFD" {
 		t.Errorf("clean: %q", got)
+	}
+}
+
+// The command's flags parse beside the global ones, and by environment.
+func TestChatFlags(t *testing.T) {
+	t.Setenv("NEXTSTATE_KEY", "nk_env")
+	var c struct {
+		Globals
+		Chat Chat `cmd:""`
+	}
+	options, err := Options(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parser, err := kong.New(&c, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse([]string{"chat", "--url", "http://h:1", "--temperature", "0", "--max-tokens", "5", "--json"}); err != nil {
+		t.Fatal(err)
+	}
+	if c.Chat.Key != "nk_env" || c.Chat.Model != "policy" || c.Chat.Temperature == nil || *c.Chat.Temperature != 0 || c.Chat.MaxTokens != 5 || !c.JSON {
+		t.Errorf("parsed %+v", c.Chat)
 	}
 }

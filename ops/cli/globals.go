@@ -10,8 +10,12 @@ import (
 	"time"
 
 	"github.com/nextstate-rl/nextstate/ops"
+	"github.com/nextstate-rl/nextstate/ops/policy"
+	"github.com/nextstate-rl/nextstate/ops/policy/llama"
 	"github.com/nextstate-rl/nextstate/ops/telemetry"
 	"github.com/nextstate-rl/nextstate/processors"
+	"github.com/nextstate-rl/nextstate/producers/gateway"
+	"github.com/nextstate-rl/nextstate/producers/spool"
 	"github.com/nextstate-rl/nextstate/sinks/clickhouse"
 )
 
@@ -80,8 +84,43 @@ type Globals struct {
 	} `embed:"" prefix:"sink-" group:"Sinks"`
 
 	HTTP struct {
-		Addr string `help:"Address of the HTTP endpoint (POST /v1/events)." default:"127.0.0.1:8484"`
+		Addr          string  `help:"Address of the HTTP endpoint: chat completions, events." default:"127.0.0.1:8484"`
+		Anonymous     bool    `help:"On a loopback address, requests without a key of ours belong to --tenant." default:"true" negatable:""`
+		TLSCert       string  `help:"Certificate (PEM) for HTTPS." name:"tls-cert" type:"path"`
+		TLSKey        string  `help:"Its key (PEM)." name:"tls-key" type:"path"`
+		MaxRequests   int     `help:"Chat requests at once; more are refused with 429." default:"16384"`
+		Rate          float64 `help:"Chat requests a second for each API key. 0: no bound."`
+		OnJournalFull string  `help:"While turns cannot be recorded (Kafka is away and the spool is full): refuse chat requests, or serve them unrecorded." enum:"refuse,serve" default:"refuse"`
 	} `embed:"" prefix:"http-" group:"Serving"`
+
+	Upstream struct {
+		URL         string `help:"OpenAI-compatible server, up to and including /v1, that answers chat completions instead of the policy; its turns are recorded." name:"url"`
+		APIKey      string `help:"API key of the upstream." name:"api-key" secret:""`
+		PassThrough bool   `help:"Call the upstream with the caller's own Authorization; our key then comes in X-Nextstate-Key." name:"pass-through"`
+	} `embed:"" prefix:"upstream-" group:"Serving"`
+
+	Policy struct {
+		Engine      string  `help:"What serves the policy: llama (embedded, CPU), openai (vLLM), sglang, none." enum:"llama,openai,sglang,none" default:"llama"`
+		Model       string  `help:"GGUF of the llama family, for the engine llama. Default: SmolLM2-135M-Instruct, fetched once." placeholder:"FILE" type:"path"`
+		URL         string  `help:"Server of the engines openai and sglang." name:"url"`
+		APIKey      string  `help:"Its API key." name:"api-key" secret:""`
+		RemoteModel string  `help:"Name of the base model there. Default: the first that it lists."`
+		Parallel    int     `help:"Sequences at once (llama)." default:"4"`
+		Context     int     `help:"Tokens of one sequence, prompt and response (llama)." default:"4096"`
+		Threads     int     `help:"Threads (llama). 0: one a processor."`
+		Queue       int     `help:"Requests that wait for a place; more are refused with 429 (llama)." default:"64"`
+		Versions    int     `help:"Policy versions that stay loaded (llama)." default:"3"`
+		Temperature float64 `help:"Sampling temperature where a request sets none." default:"0.7"`
+		MaxTokens   int     `help:"Most tokens of a reply where a request sets none." default:"1024"`
+		TopK        int     `help:"Likeliest tokens recorded with each token, for the directive signal." name:"top-k" default:"4"`
+		TrainGreedy bool    `help:"Train turns at temperature 0 too."`
+	} `embed:"" prefix:"policy-" group:"Serving"`
+
+	Spool struct {
+		Dir      string `help:"Folder of the gateway's journal; each gateway needs its own. Default: spool in the data folder." type:"path"`
+		MaxBytes int64  `help:"Most bytes of it, while Kafka is away." default:"1073741824"`
+		Sync     string `help:"A reply ends when its turn is written (soon: fsync follows within 50 ms) or when it is on the disk (always)." enum:"soon,always" default:"soon"`
+	} `embed:"" prefix:"spool-" group:"Serving"`
 
 	Telemetry struct {
 		Addr         string `help:"Private address of /metrics, /healthz, /readyz and pprof. Port 0: a free one." default:"127.0.0.1:0"`
@@ -133,13 +172,33 @@ func (g *Globals) settings() ops.Config {
 	}
 	c.Sink = clickhouse.DefaultConfig()
 	c.Sink.Rows, c.Sink.Bytes, c.Sink.Age, c.Sink.Writers = g.Sink.Rows, g.Sink.Bytes, g.Sink.Age, g.Sink.Writers
-	c.Gateway.Addr = g.HTTP.Addr
+	g.serving(&c)
 	c.Telemetry = telemetry.Config{
 		LogLevel: g.Telemetry.LogLevel, LogFormat: g.Telemetry.LogFormat, MetricsAddr: g.Telemetry.Addr,
 		OTLPEndpoint: g.Telemetry.OTLPEndpoint, Output: g.errOut,
 	}
 	c.Assets = ops.AssetsConfig{Cache: g.Assets.Cache, Prefetched: g.Assets.Prefetched}
 	return c
+}
+
+// serving fills in the part of the configuration that answers agents.
+func (g *Globals) serving(c *ops.Config) {
+	c.Anonymous = g.HTTP.Anonymous
+	c.Gateway = gateway.Config{
+		Addr: g.HTTP.Addr, TLSCert: g.HTTP.TLSCert, TLSKey: g.HTTP.TLSKey, MaxRequests: g.HTTP.MaxRequests, Rate: g.HTTP.Rate,
+		OnJournalFull: gateway.JournalFull(g.HTTP.OnJournalFull), Upstream: gateway.UpstreamConfig{URL: g.Upstream.URL, APIKey: g.Upstream.APIKey},
+	}
+	if g.Upstream.PassThrough {
+		c.Gateway.Upstream.Credential = gateway.CredentialPassThrough
+	}
+	c.Policy = policy.Config{
+		Engine: g.Policy.Engine, Model: g.Policy.Model, URL: g.Policy.URL, APIKey: g.Policy.APIKey, RemoteModel: g.Policy.RemoteModel,
+		RecordTopK: g.Policy.TopK, MaxTokens: g.Policy.MaxTokens, DefaultTemperature: g.Policy.Temperature, TrainGreedy: g.Policy.TrainGreedy,
+		Llama: llama.Config{
+			Parallel: g.Policy.Parallel, Context: g.Policy.Context, Threads: g.Policy.Threads, Queue: g.Policy.Queue, Versions: g.Policy.Versions,
+		},
+	}
+	c.Spool = spool.Config{Dir: g.Spool.Dir, MaxBytes: g.Spool.MaxBytes, Sync: spool.Sync(g.Spool.Sync)}
 }
 
 // printJSON writes v as indented JSON.

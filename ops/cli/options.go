@@ -14,11 +14,15 @@ import (
 
 	"github.com/nextstate-rl/nextstate/ops"
 	"github.com/nextstate-rl/nextstate/ops/embedded/clickhouse"
+	"github.com/nextstate-rl/nextstate/ops/policy/llama"
 	"github.com/nextstate-rl/nextstate/producers/importers"
 )
 
 // MaybeChild turns the process into one of our native servers when it was started as one. main calls it first.
-func MaybeChild() { clickhouse.MaybeChild() }
+func MaybeChild() {
+	clickhouse.MaybeChild()
+	llama.MaybeChild()
+}
 
 // Options are kong's: where flags come from and how help looks. args are read only to find the configuration file.
 func Options(args []string) ([]kong.Option, error) {

@@ -18,8 +18,8 @@ type Up struct {
 
 // Help explains the command.
 func (Up) Help() string {
-	return `Starts the broker, ClickHouse and PostgreSQL (those for which no address is given), all stages and the HTTP endpoint, in one process with
-one data folder. Other commands with the same --data attach to it. Ctrl-C stops everything in order; nothing acknowledged is lost by kill -9.
+	return `Starts the broker, ClickHouse and PostgreSQL (those for which no address is given), the policy engine, all stages and the HTTP endpoint, in one
+process with one data folder. Agents use the printed base URL as that of OpenAI's API. Other commands with the same --data attach to it. Ctrl-C stops everything in order; nothing acknowledged is lost by kill -9.
 
   nextstate up
   nextstate up --kafka-brokers kafka:9092 --clickhouse-dsn clickhouse://... --postgres-dsn postgres://...`
@@ -67,7 +67,7 @@ func (u Up) ready(g *Globals, s *ops.System, took time.Duration) error {
 	}
 	g.printf("ready in %.1f s\n", took.Seconds())
 	if e.HTTP != "" {
-		g.printf("  events      POST http://%s/v1/events   (nextstate keys create)\n", e.HTTP)
+		u.agents(g, s, e.HTTP)
 	}
 	g.printf("  kafka       %v\n  clickhouse  %s\n", e.Brokers, masked(e.ClickHouse))
 	if e.ClickHouseHTTP != "" {
@@ -75,6 +75,25 @@ func (u Up) ready(g *Globals, s *ops.System, took time.Duration) error {
 	}
 	g.printf("  metrics     http://%s/metrics\n  data        %s   (addresses with passwords: nextstate endpoints)\nCtrl-C stops.\n", e.Telemetry, g.Data)
 	return nil
+}
+
+// agents says what an agent's developer needs: the base URL, and a request that works as it is printed.
+func (Up) agents(g *Globals, s *ops.System, addr string) {
+	scheme, key := "http", ""
+	if g.HTTP.TLSCert != "" {
+		scheme = "https"
+	}
+	if !s.Config.OpenToThisMachine() {
+		key = ` -H "Authorization: Bearer $NEXTSTATE_KEY"`
+		defer g.printf("  keys        nextstate keys create\n")
+	}
+	base := scheme + "://" + addr + "/v1"
+	if s.Policy != nil || s.Config.Gateway.Upstream.URL != "" {
+		g.printf("  base URL    %s   (any OpenAI client; nextstate chat)\n", base)
+		g.printf("  try         curl %s/chat/completions%s -H 'Content-Type: application/json' \\\n"+
+			"                -d '{\"model\": \"policy\", \"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'\n", base, key)
+	}
+	g.printf("  events      POST %s/events   (with a key: nextstate keys create)\n", base)
 }
 
 // Run runs stages as replicas.
@@ -99,7 +118,7 @@ func (r Run) Run(ctx context.Context, g *Globals) error {
 		case "clickhouse":
 			need |= ops.NeedClickHouse | ops.NeedPostgres
 		case "gateway":
-			need |= ops.NeedPostgres
+			need |= ops.NeedPostgres | ops.LogLater
 		}
 	}
 	return g.with(ctx, need, func(ctx context.Context, s *ops.System) error {
