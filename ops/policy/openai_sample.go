@@ -157,6 +157,7 @@ type openAIStream struct {
 	draft *draft
 	limit uint32
 	open  []openCall
+	size  int // bytes of text, reasoning and calls
 }
 
 type openCall struct {
@@ -225,6 +226,9 @@ func (s *openAIStream) chunk(ctx context.Context, c *openAIChunk) error {
 	if d.finish != schemas.FinishReason_FINISH_REASON_UNSPECIFIED {
 		return nil // what follows the finish reason repeats it
 	}
+	if err := s.count(choice); err != nil {
+		return err
+	}
 	tokens, err := s.tokens(ctx, choice)
 	if err != nil {
 		return err
@@ -248,6 +252,18 @@ func (s *openAIStream) chunk(ctx context.Context, c *openAIChunk) error {
 	}
 	if why := d.tooMany(s.limit); why != "" {
 		return s.broken(why, nil)
+	}
+	return nil
+}
+
+// count bounds what a response may hold.
+func (s *openAIStream) count(c *openAIChoice) error {
+	s.size += len(c.Delta.Content) + len(c.Delta.Refusal) + len(c.Delta.Reasoning) + len(c.Delta.ReasoningContent)
+	for _, p := range c.Delta.ToolCalls {
+		s.size += 64 + len(p.Function.Name) + len(p.Function.Arguments)
+	}
+	if s.size > maxResponseBytes {
+		return s.broken(fmt.Sprintf("a response has more than %d bytes", maxResponseBytes), nil)
 	}
 	return nil
 }

@@ -26,8 +26,10 @@ const (
 	maxEventBytes = 16 << 20
 	// One answer that is not streamed: log-probs of a whole context with alternatives.
 	maxAnswerBytes = 512 << 20
-	// One stream as a whole.
-	maxStreamBytes = 256 << 20
+	// The text, reasoning and tool calls of one response.
+	maxResponseBytes = 64 << 20
+	// One stream as a whole. SGLang repeats everything in each event, unless it is started with --incremental-streaming-output.
+	maxStreamBytes = 16 << 30
 	// What of an error is shown.
 	maxReasonBytes = 600
 )
@@ -93,7 +95,7 @@ func (r *remote) isClosed() bool {
 	}
 }
 
-// answer is an open response. Every read from it postpones the end of patience; close frees everything and tells the server to stop.
+// answer is an open response. Patience ends only while it is waited for; Close frees everything and tells the server to stop.
 type answer struct {
 	*http.Response
 	remote *remote
@@ -141,6 +143,7 @@ func (r *remote) do(ctx context.Context, address string, body any) (*answer, err
 		defer a.Close()
 		return nil, r.lost(ctx, a, err)
 	}
+	a.timer.Stop()
 	if a.StatusCode/100 != 2 {
 		defer a.Close()
 		return nil, r.refused(ctx, a)
@@ -150,10 +153,9 @@ func (r *remote) do(ctx context.Context, address string, body any) (*answer, err
 
 // Read implements io.Reader.
 func (a *answer) Read(p []byte) (int, error) {
+	a.timer.Reset(a.remote.quiet)
 	n, err := a.Body.Read(p)
-	if n > 0 {
-		a.timer.Reset(a.remote.quiet)
-	}
+	a.timer.Stop() // what the caller takes its time for is not the server's silence
 	return n, err
 }
 

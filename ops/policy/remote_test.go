@@ -20,7 +20,7 @@ import (
 const secretKey = "sk-very-secret"
 
 // openHostile opens both remote engines against a server that is well until it samples; then serve answers.
-func openHostile(t *testing.T, serve http.HandlerFunc) map[string]policy.Engine {
+func openHostile(t *testing.T, patience time.Duration, serve http.HandlerFunc) map[string]policy.Engine {
 	t.Helper()
 	vllm, vllmURL := newVLLM(t)
 	vllm.key = secretKey
@@ -37,7 +37,7 @@ func openHostile(t *testing.T, serve http.HandlerFunc) map[string]policy.Engine 
 			forward(t, behind, w, r)
 		}))
 		t.Cleanup(h.Close)
-		cfg := policy.RemoteConfig{URL: h.URL, APIKey: secretKey, Timeout: 400 * time.Millisecond}
+		cfg := policy.RemoteConfig{URL: h.URL, APIKey: secretKey, Timeout: patience}
 		var e policy.Engine
 		var err error
 		if name == "openai" {
@@ -111,6 +111,12 @@ func TestRemoteHostile(t *testing.T) {
 				eventStream(w, strings.Replace(token(r), `"completion_tokens":1`, fmt.Sprintf(`"completion_tokens":%d`, n), 1))
 			}
 		}, 502, "at most 9 were asked for", true},
+		{"too much text", func(w http.ResponseWriter, r *http.Request) {
+			for n := 1; n < 9 && r.Context().Err() == nil; n++ {
+				eventStream(w, strings.NewReplacer(`"content":"a"`, `"content":"`+strings.Repeat("a", 10<<20)+`"`, `"text":"a"`, `"text":"`+strings.Repeat("a", 10<<20)+`"`,
+					`"completion_tokens":1`, fmt.Sprintf(`"completion_tokens":%d`, n)).Replace(token(r)))
+			}
+		}, 502, "a response has more than", true},
 		{"a line without end", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			for r.Context().Err() == nil {
@@ -157,7 +163,11 @@ func TestRemoteHostile(t *testing.T) {
 		}, 502, "", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			for name, e := range openHostile(t, test.serve) {
+			patience := time.Minute
+			if test.status == http.StatusGatewayTimeout {
+				patience = time.Second
+			}
+			for name, e := range openHostile(t, patience, test.serve) {
 				s, pieces, err := sampleOnce(t, e, request(storyPrompt, 9))
 				if problem := wantStatus(err, test.status); problem != "" {
 					t.Fatalf("%s: %s", name, problem)
@@ -177,6 +187,25 @@ func TestRemoteHostile(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestRemoteSlowCaller: a caller that takes longer for a token than the server may be silent gets the whole response.
+func TestRemoteSlowCaller(t *testing.T) {
+	s, url := newVLLM(t)
+	e, err := policy.OpenOpenAIRemote(t.Context(), policy.RemoteConfig{URL: url, APIKey: s.key, Timeout: 2 * time.Second}, slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	_, err = e.Sample(t.Context(), request(storyPrompt, 4000), func(gateway.Piece) error {
+		if n++; n == 2 {
+			time.Sleep(3 * time.Second)
+		}
+		return nil
+	})
+	if err != nil || n != 4000 {
+		t.Errorf("%d tokens, %v", n, err)
 	}
 }
 
@@ -218,7 +247,7 @@ func TestRemoteOpen(t *testing.T) {
 
 // TestRemoteMessages: content that the servers cannot read is refused before anything is sent, and names the message.
 func TestRemoteMessages(t *testing.T) {
-	for name, e := range openHostile(t, func(http.ResponseWriter, *http.Request) { t.Error("a request was sent") }) {
+	for name, e := range openHostile(t, time.Minute, func(http.ResponseWriter, *http.Request) { t.Error("a request was sent") }) {
 		r := request("hi", 4)
 		r.Messages = append(r.Messages, &schemas.Message{Role: schemas.Role_ROLE_USER, Parts: []*schemas.Part{{Content: &schemas.Part_Blob{Blob: &schemas.Blob{MediaType: "image/png"}}}}})
 		_, _, err := sampleOnce(t, e, r)

@@ -243,6 +243,9 @@ func (s *sglangStream) chunk(ctx context.Context, c *sglangChunk) error {
 	} else {
 		s.whole = c.Text
 	}
+	if len(s.whole) > maxResponseBytes {
+		return s.broken(fmt.Sprintf("a response has more than %d bytes", maxResponseBytes), nil)
+	}
 	end := c.Meta.FinishReason
 	var calls []*schemas.ToolCall
 	if end != nil {
