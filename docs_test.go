@@ -120,8 +120,9 @@ func TestDocs(t *testing.T) {
 	if err := os.Symlink(filepath.Join(bin, "nextstate"), filepath.Join(work, "nextstate")); err != nil {
 		t.Fatal(err)
 	}
-	python := pythonWith(t, "clickhouse-driver==0.2.10")
-	env := append(os.Environ(), "NEXTSTATE_DATA="+data, "NEXTSTATE_HTTP_ADDR=127.0.0.1:0", "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+	python := pythonWith(t, "clickhouse-driver==0.2.10", "openai==3.57.0")
+	// The README's commands name the default address of the gateway, so it is used here.
+	env := append(os.Environ(), "NEXTSTATE_DATA="+data, "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
 	up(t, bin, data, env)
 
 	all, ran := blocks(t), map[string]int{}
@@ -175,10 +176,11 @@ func without(script string, drop []string) string {
 }
 
 // pythonWith makes a virtual environment with one package and returns its interpreter.
-func pythonWith(t *testing.T, requirement string) string {
+func pythonWith(t *testing.T, requirements ...string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "venv")
-	for _, args := range [][]string{{"python3", "-m", "venv", dir}, {filepath.Join(dir, "bin", "pip"), "install", "--quiet", "--disable-pip-version-check", requirement}} {
+	pip := append([]string{filepath.Join(dir, "bin", "pip"), "install", "--quiet", "--disable-pip-version-check"}, requirements...)
+	for _, args := range [][]string{{"python3", "-m", "venv", dir}, pip} {
 		if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", args, err, out)
 		}
