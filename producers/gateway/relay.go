@@ -22,9 +22,11 @@ type relay struct {
 	write     time.Duration // that a client may take to read what was written
 	url       *url.URL
 	transport *http.Transport
-	buffers   *buffers
-	tools     knownTools
-	logger    *slog.Logger
+	// direct is the way of requests whose body is in memory; nil: transport.
+	direct  http.RoundTripper
+	buffers *buffers
+	tools   knownTools
+	logger  *slog.Logger
 }
 
 // relayBuffer is the size of the buffers between upstream and client: an open stream has three of them, and its pieces are small.
@@ -43,16 +45,31 @@ func newRelay(cfg UpstreamConfig, write time.Duration, logger *slog.Logger) (*re
 		return nil, fmt.Errorf("gateway: upstream: %w", err)
 	}
 	dialer := &net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 30 * time.Second}
-	return &relay{
+	rl := &relay{
 		cfg: cfg, write: write, url: u, logger: logger, buffers: &buffers{},
 		transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSHandshakeTimeout: cfg.ConnectTimeout,
 			ForceAttemptHTTP2: true, ResponseHeaderTimeout: cfg.HeaderTimeout, IdleConnTimeout: 90 * time.Second,
 			MaxIdleConns: cfg.IdleConnections, MaxIdleConnsPerHost: cfg.IdleConnections,
 			DisableCompression: true, // an answer goes on as it came
-			ReadBufferSize:     relayBuffer, WriteBufferSize: relayBuffer, MaxResponseHeaderBytes: 256 << 10,
+			ReadBufferSize:     relayBuffer, WriteBufferSize: relayBuffer, MaxResponseHeaderBytes: maxAnswerHead,
 		},
-	}, nil
+	}
+	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: u})
+	if err != nil {
+		return nil, fmt.Errorf("gateway: upstream: the proxy that the environment names: %w", err)
+	}
+	if u.Scheme == "http" && proxy == nil {
+		port := u.Port()
+		if port == "" {
+			port = "80"
+		}
+		rl.direct = &direct{
+			dial: dialer.DialContext, addr: net.JoinHostPort(u.Hostname(), port), header: cfg.HeaderTimeout,
+			keep: cfg.IdleConnections, keepFor: rl.transport.IdleConnTimeout,
+		}
+	}
+	return rl, nil
 }
 
 // forward sends one request to the upstream and its answer to the client. path is what follows /v1, escaped as it came. body, unless nil, is the request's body,
@@ -69,7 +86,7 @@ func (rl *relay) forward(w http.ResponseWriter, r *http.Request, path string, bo
 	defer silent.Stop()
 	proxy := httputil.ReverseProxy{
 		Rewrite:    func(p *httputil.ProxyRequest) { rl.rewrite(p, path, body, record != nil) },
-		Transport:  rl.transport,
+		Transport:  rl.way(body),
 		BufferPool: rl.buffers,
 		ErrorLog:   slog.NewLogLogger(rl.logger.Handler(), slog.LevelDebug),
 		ModifyResponse: func(res *http.Response) error {
@@ -88,6 +105,14 @@ func (rl *relay) forward(w http.ResponseWriter, r *http.Request, path string, bo
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) { rl.fail(ctx, w, err) },
 	}
 	proxy.ServeHTTP(w, r.WithContext(ctx))
+}
+
+// way is how a request gets to the upstream.
+func (rl *relay) way(body []byte) http.RoundTripper {
+	if body != nil && rl.direct != nil {
+		return rl.direct
+	}
+	return rl.transport
 }
 
 // rewrite makes the upstream's request of the caller's.
