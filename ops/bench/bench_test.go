@@ -22,6 +22,7 @@ import (
 func TestMain(m *testing.M) {
 	clickhouse.MaybeChild()
 	llama.MaybeChild()
+	bench.MaybeChild()
 	os.Exit(m.Run())
 }
 

@@ -110,7 +110,7 @@ func runGateway(ctx context.Context, spec childSpec) error {
 	if err != nil {
 		return errors.Join(err, journal.Close())
 	}
-	draining, drained := context.WithCancel(context.Background())
+	draining, drained := context.WithCancel(context.WithoutCancel(ctx))
 	defer drained()
 	var parts errgroup.Group
 	parts.Go(func() error { return journal.Run(draining) })
@@ -228,7 +228,7 @@ func (h *helper) stop() (last []byte, err error) {
 // kill ends it at once.
 func (h *helper) kill() error {
 	_ = h.cmd.Process.Kill() // it may have ended
-	<-h.ended
+	_ = <-h.ended            // killed is how it was to end
 	return nil
 }
 

@@ -16,8 +16,8 @@ import (
 // stub is an upstream that answers at once: HTTP/1.1 by hand with answers made beforehand, so that what is measured is the gateway. It tells by
 // the request's path what is wanted: /v1/chat/completions answers as the body asks, /drip/v1/chat/completions streams for ever.
 type stub struct {
-	whole, stream []byte
-	// pieces of stream, each written on its own, as a model's tokens are.
+	whole []byte
+	// pieces of a stream, each written on its own, as a model's tokens are.
 	pieces [][]byte
 	drip   time.Duration
 }

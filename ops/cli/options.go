@@ -13,6 +13,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/nextstate-rl/nextstate/ops"
+	"github.com/nextstate-rl/nextstate/ops/bench"
 	"github.com/nextstate-rl/nextstate/ops/embedded/clickhouse"
 	"github.com/nextstate-rl/nextstate/ops/policy/llama"
 	"github.com/nextstate-rl/nextstate/producers/importers"
@@ -22,6 +23,7 @@ import (
 func MaybeChild() {
 	clickhouse.MaybeChild()
 	llama.MaybeChild()
+	bench.MaybeChild()
 }
 
 // Options are kong's: where flags come from and how help looks. args are read only to find the configuration file.

@@ -101,7 +101,7 @@ func TestRelayDisconnect(t *testing.T) {
 					<-asked
 					leave()
 				}()
-				if _, err := d.Client().Do(req); err == nil { //nolint:bodyclose // there is no answer
+				if _, err := d.Client().Do(req); err == nil {
 					t.Fatal("there is an answer")
 				}
 				<-left

@@ -185,7 +185,7 @@ func numberField(d *jx.Decoder) (v float64, ok bool, err error) {
 		return 0, false, err
 	}
 	v, err = n.Float64()
-	return v, err == nil && !math.IsInf(v, 0) && !math.IsNaN(v), nil //nolint:nilerr // a number that is too large is as good as none
+	return v, err == nil && !math.IsInf(v, 0) && !math.IsNaN(v), nil // a number that is too large is as good as none
 }
 
 // rawArray takes the bytes of an array, and skips what is none.
