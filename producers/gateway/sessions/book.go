@@ -79,11 +79,9 @@ type state struct {
 	session *session
 	// chain is that of the conversation, the response included; zero when it is not known (a restored delta whose parent was too old).
 	chain hash
-	// response is the hash of the response alone.
-	response hash
 	// turn is the id of the turn, or "" when it could not be recorded.
 	turn string
-	// setup is that of the request; zero: not known.
+	// setup is that of the request; zero: not known, because the state was restored.
 	setup hash
 	// life is the session's when the turn was recorded.
 	life int

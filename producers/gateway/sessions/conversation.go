@@ -78,10 +78,10 @@ type conversation struct {
 	messages []*schemas.Message
 }
 
-// point is a place in a conversation: the number of messages before it, the chain over them, and the hash of the last.
+// point is a place in a conversation: the number of messages before it, and the chain over them.
 type point struct {
-	at          int
-	chain, last hash
+	at    int
+	chain hash
 }
 
 // read hashes the messages of a request: an old one costs one hash of its bytes and a lookup.
@@ -120,7 +120,8 @@ func (b *Book) read(r *Request) (*conversation, error) {
 		case schemas.Role_ROLE_USER:
 			c.user = k.user
 		case schemas.Role_ROLE_ASSISTANT:
-			c.points = append(c.points, point{at: i + 1, chain: chain, last: k.hash})
+			c.points = append(c.points, point{at: i + 1, chain: chain})
+		default:
 		}
 	}
 	c.end = chain

@@ -252,6 +252,15 @@ func (e *Exchange) finishLine(ctx context.Context, action *schemas.ActionTaken) 
 	now := time.Now()
 	b.mu.Lock()
 	short := e.short(now)
+	switch {
+	case !s.gone:
+	case b.sessions[sessionKey{s.tenant, s.id}] == nil: // ended meanwhile: this is the first turn of its next life
+		b.add(s)
+	default: // and begun again by another request, between whose turns this one must not come
+		s = branch(s, "", e.turns[0], now)
+		s.first, st.session = e.c.end, s
+		b.add(s)
+	}
 	parent, parentTurn := s.parent, s.parentTurn
 	b.mu.Unlock()
 	from := 0
@@ -273,12 +282,6 @@ func (e *Exchange) finishLine(ctx context.Context, action *schemas.ActionTaken) 
 	if st.turn != "" {
 		s.parent, s.parentTurn = "", ""
 		b.remember(e.c.r.Tenant, action.GetResponseId(), turnRef{s.id, st.turn})
-	}
-	if s.gone {
-		if b.sessions[sessionKey{s.tenant, s.id}] != nil { // ended, and begun again under the same name by somebody else
-			return nil, err
-		}
-		b.add(s)
 	}
 	b.touch(s, now)
 	b.advance(st)
@@ -335,8 +338,7 @@ func (e *Exchange) finishSide(ctx context.Context, choice int, action *schemas.A
 
 // after is the state that a response makes in s.
 func (e *Exchange) after(s *session, action *schemas.ActionTaken) *state {
-	response := e.b.hash.message(action.GetResponse())
-	return &state{session: s, chain: e.b.hash.join(e.c.end, response), response: response, setup: e.c.setup}
+	return &state{session: s, chain: e.b.hash.join(e.c.end, e.b.hash.message(action.GetResponse())), setup: e.c.setup}
 }
 
 // fill completes an action. from is the first message that its context holds: 0 for all, else those added to base's conversation.

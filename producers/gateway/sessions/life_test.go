@@ -2,6 +2,7 @@ package sessions_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -122,6 +123,54 @@ func TestEnd(t *testing.T) {
 	expect(t, "next state", observed(closed[two.TurnID(0)].GetNextState()), "u:c")
 	expect(t, "next state", observed(closed[inWork.TurnID(0)].GetNextState()), "u:d")
 	expect(t, "how the fourth turn closed", closed[four.TurnID(0)].GetEndReason(), "solved")
+}
+
+// TestEndInWork: a request that is in work when its session ends is recorded whole, and never between the turns of the session's next life. Method: end the
+// session before the next state is appended, while sampling, and begin it again under its name before the old answer comes.
+func TestEndInWork(t *testing.T) {
+	w := newWorld(t, sessions.Config{})
+	mine := named("s")
+	end := func() {
+		t.Helper()
+		if err := w.book.End(t.Context(), "acme", "s", "stop"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.turn(nil, "x", user("b")) // known, so that Begin decodes it only after it found the session
+	one := w.turn(mine, "A", user("a"))
+	two := w.begin(func(r *sessions.Request) {
+		r.Session = "s"
+		parse := r.Parse
+		r.Parse = func(raw json.RawMessage) (*schemas.Message, error) {
+			if one != nil && string(raw) == `{"role":"user","content":"b"}` {
+				one = nil
+				end()
+			}
+			return parse(raw)
+		}
+	}, user("a"), assistant("A"), user("b"))
+	if one != nil {
+		t.Fatal("the session was not ended inside of Begin")
+	}
+	w.finish(two, assistant("B"))
+
+	three := w.begin(mine, user("a"), assistant("A"), user("b"), assistant("B"), user("c"))
+	end()
+	w.abort(three, assistant("C, half"))
+	again := w.begin(func(r *sessions.Request) { r.Session, r.Retry = "s", true }, user("a"), assistant("A"), user("b"), assistant("B"), user("c"))
+	w.finish(again, assistant("C"))
+	expect(t, "retry_of", w.actions()[again.TurnID(0)].GetAttributes()["retry_of"], three.TurnID(0))
+	expect(t, "context of the retry", w.actions()[again.TurnID(0)].GetContext().ParentTurnId == nil, true)
+
+	old := w.begin(mine, user("a"), assistant("A"), user("b"), assistant("B"), user("c"), assistant("C"), user("d"))
+	end()
+	fresh := w.turn(mine, "F", user("new"))
+	w.finish(old, assistant("D"))
+	fresh2 := w.turn(mine, "G", user("new"), assistant("F"), user("newer"))
+	expect(t, "session of the next life", fresh2.Session(), "s")
+	expect(t, "parent of the late answer", w.actions()[old.TurnID(0)].GetParentSession(), "s")
+	closed := w.closed()
+	expect(t, "next state in the next life", observed(closed[fresh.TurnID(0)].GetNextState()), "u:newer")
 }
 
 // TestIdle: a silent session ends once and is forgotten, one in work is not, and what comes late is a session of its own for which pair has everything.

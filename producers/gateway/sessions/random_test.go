@@ -102,10 +102,10 @@ func (s *simulation) step() {
 	if s.faulty && s.r.IntN(3) == 0 {
 		n := s.r.IntN(4)
 		s.w.log.OnAppend(func([]schemas.Record) memlog.Fault {
-			switch n--; {
-			case n == 1:
+			switch n--; n {
+			case 1:
 				return memlog.Refused
-			case n == 0:
+			case 0:
 				return memlog.Duplicated
 			default:
 				return memlog.Applied

@@ -80,7 +80,7 @@ func (b *Book) restoreFrom(ctx context.Context, cursor schemas.Cursor, at, next 
 			}
 			e, err := schemas.Decode(r)
 			if err != nil {
-				continue //nolint:nilerr // pair dead-letters it; to us it is no event
+				continue // pair dead-letters it; to us it is no event
 			}
 			b.mu.Lock()
 			b.restore(e)
@@ -121,8 +121,7 @@ func (b *Book) restoreTurn(s *session, e schemas.Event, a *schemas.ActionTaken) 
 		s = b.restoredSession(e, a)
 		b.add(s)
 	}
-	response := b.hash.message(a.GetResponse())
-	st := &state{session: s, response: response, turn: e.ID}
+	st := &state{session: s, turn: e.ID} // the tools, so the setup, are not known: the next turn will be recorded whole
 	messages := a.GetContext().GetMessages()
 	var end hash
 	if parent := a.GetContext().GetParentTurnId(); parent != "" {
@@ -131,9 +130,8 @@ func (b *Book) restoreTurn(s *session, e schemas.Event, a *schemas.ActionTaken) 
 			b.advance(st)
 			return
 		}
-		end, st.wholeAt = before.chain, before.wholeAt
+		end = before.chain
 	} else {
-		st.wholeAt = e.LogTime
 		for len(messages) > 0 && (messages[0].GetRole() == schemas.Role_ROLE_SYSTEM || messages[0].GetRole() == schemas.Role_ROLE_DEVELOPER) {
 			messages = messages[1:]
 		}
@@ -144,7 +142,7 @@ func (b *Book) restoreTurn(s *session, e schemas.Event, a *schemas.ActionTaken) 
 	if s.newest == nil {
 		s.first = end
 	}
-	st.chain = b.hash.join(end, response)
+	st.chain = b.hash.join(end, b.hash.message(a.GetResponse()))
 	b.advance(st)
 }
 

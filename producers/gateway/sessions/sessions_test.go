@@ -185,6 +185,22 @@ func TestRetry(t *testing.T) {
 	expect(t, "turns in the log", len(w.actions()), 4)
 }
 
+// TestDropThenEdit: a next state that was appended for a request of which nothing was sampled stays that of its turn; other words are a branch. Method: drop a
+// request, send other words, then the dropped request again.
+func TestDropThenEdit(t *testing.T) {
+	w := newWorld(t, sessions.Config{})
+	one := w.turn(nil, "A", user("a"))
+	w.begin(nil, user("a"), assistant("A"), user("b")).Drop(0)
+	edit := w.turn(nil, "C", user("a"), assistant("A"), user("c"))
+	two := w.turn(nil, "B", user("a"), assistant("A"), user("b"))
+	expect(t, "parent of the edit", w.actions()[edit.TurnID(0)].GetParentSession(), one.Session())
+	expect(t, "session", two.Session(), one.Session())
+	expect(t, "next state", observed(w.closed()[one.TurnID(0)].GetNextState()), "u:b")
+
+	w.begin(named("s"), user("first")).Drop(0)
+	expect(t, "session whose first request was dropped", w.turn(named("s"), "A", user("first")).Session(), "s")
+}
+
 // TestIdempotencyKey: the key alone makes a retry, another key makes another turn. Method: one request under two keys, and each again.
 func TestIdempotencyKey(t *testing.T) {
 	w := newWorld(t, sessions.Config{})
@@ -244,6 +260,11 @@ func TestNamedSession(t *testing.T) {
 	inferred := w.turn(nil, "Hello", user("hi"))
 	byID := w.turn(named(inferred.Session()), "Bye", user("hi"), assistant("Hello"), user("x"))
 	expect(t, "session by its id", byID.Session(), inferred.Session())
+	x, y := w.turn(nil, "Same", user("same")), w.turn(nil, "Same", user("same"))
+	for _, twin := range []*sessions.Exchange{y, x} {
+		e := w.turn(named(twin.Session()), "Bye", user("same"), assistant("Same"), user("z"))
+		expect(t, "session of a twin by its id", e.Session(), twin.Session())
+	}
 	branchOn := w.turn(mine, "A3", user("a"), assistant("A2"), user("more"))
 	expect(t, "session of the branch", branchOn.Session(), regenerated.Session())
 }
