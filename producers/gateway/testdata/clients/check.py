@@ -75,7 +75,7 @@ def stream():
         assert len(chunks) > 6, "the stream came in one piece"
     with client.chat.completions.stream(model="policy", messages=hello, **bounds) as events:
         kinds = {e.type for e in events}
-        assert events.get_final_completion().choices[0].message.content is not None
+        assert events.current_completion_snapshot.choices[0].message.content is not None
     assert "content.delta" in kinds and "content.done" in kinds, kinds
 
 
@@ -114,7 +114,7 @@ def tool_calls():
     with client.chat.completions.stream(model="policy", messages=messages[:1], tools=tools, **bounds) as events:
         for _ in events:
             pass
-        final = events.get_final_completion().choices[0].message
+        final = events.current_completion_snapshot.choices[0].message
     assert not scripted or final.tool_calls[0].function.arguments == '{"city":"Ulm"}', final
     legacy = client.chat.completions.create(model="policy", messages=messages[:1], functions=[tools[0]["function"]], **bounds)
     assert not scripted or legacy.choices[0].message.function_call.name == "weather", legacy
