@@ -1,30 +1,26 @@
 package llama
 
 import (
-	"bytes"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/nextstate-rl/nextstate/ops/assets"
+	"github.com/nextstate-rl/nextstate/ops/policy/tokenizer"
+	"github.com/nextstate-rl/nextstate/trainer/gguf"
 )
 
-// linear is a matrix of the test model that a LoRA can change: blk.N.name, in and out in tokens' features.
+// linear is a matrix of the model that a LoRA changes: blk.N.name, features in and out.
 type linear struct {
 	name    string
 	in, out int
 }
 
-// shape of an adapter: that of SmolLM2-135M unless a test wants another.
-type shape struct {
-	layers       int
-	architecture string
-	linears      []linear
-}
-
-func smol() shape {
-	return shape{30, "llama", []linear{
+// smol are the linears of SmolLM2-135M.
+func smol() []linear {
+	return []linear{
 		{"attn_q", 576, 576},
 		{"attn_k", 576, 192},
 		{"attn_v", 576, 192},
@@ -32,59 +28,53 @@ func smol() shape {
 		{"ffn_gate", 576, 1536},
 		{"ffn_up", 576, 1536},
 		{"ffn_down", 1536, 576},
-	}}
+	}
 }
 
-// writeLoRA writes an adapter with normal A and B as GGUF (version 3), the same for the same seed, and returns its path.
-func writeLoRA(t testing.TB, s shape, seed uint64, scale float32) string {
+// writeLoRA writes an adapter of rank 8 for 30 layers with normal A and B, the same for the same seed, and returns its path.
+func writeLoRA(t testing.TB, linears []linear, architecture string, seed uint64) string {
 	t.Helper()
-	const rank, alpha = 8, float32(16)
+	const rank, layers, scale = 8, 30, 0.05
 	rng := rand.New(rand.NewPCG(seed, 0))
-	type tensor struct {
-		name string
-		ne   [2]int
-	}
-	var tensors []tensor
-	for l := range s.layers {
-		for _, m := range s.linears {
-			name := fmt.Sprintf("blk.%d.%s.weight.lora_", l, m.name)
-			tensors = append(tensors, tensor{name + "a", [2]int{m.in, rank}}, tensor{name + "b", [2]int{rank, m.out}})
-		}
-	}
-	var b bytes.Buffer
-	put := func(values ...any) {
-		for _, v := range values {
-			if text, ok := v.(string); ok {
-				_ = binary.Write(&b, binary.LittleEndian, uint64(len(text)))
-				b.WriteString(text)
-				continue
-			}
-			_ = binary.Write(&b, binary.LittleEndian, v)
-		}
-	}
-	pad := func() { b.Write(make([]byte, (32-b.Len()%32)%32)) }
-	b.WriteString("GGUF")
-	const isString, isFloat, f32 = uint32(8), uint32(6), uint32(0)
-	put(uint32(3), uint64(len(tensors)), uint64(4))
-	put("general.architecture", isString, s.architecture, "general.type", isString, "adapter", "adapter.type", isString, "lora")
-	put("adapter.lora.alpha", isFloat, alpha)
-	var offset uint64
-	for _, one := range tensors {
-		put(one.name, uint32(2), uint64(one.ne[0]), uint64(one.ne[1]), f32, offset)
-		offset += uint64(one.ne[0]*one.ne[1]*4+31) / 32 * 32
-	}
-	pad()
-	for _, one := range tensors {
-		values := make([]float32, one.ne[0]*one.ne[1])
+	var tensors []gguf.Source
+	add := func(name string, shape ...int) {
+		values := make([]float32, shape[0]*shape[1])
 		for i := range values {
 			values[i] = float32(rng.NormFloat64()) * scale
 		}
-		put(values)
-		pad()
+		tensors = append(tensors, gguf.Source{Name: name, Shape: shape, Chunks: gguf.Numbers(values)})
+	}
+	for l := range layers {
+		for _, m := range linears {
+			add(fmt.Sprintf("blk.%d.%s.weight.lora_a", l, m.name), m.in, rank)
+			add(fmt.Sprintf("blk.%d.%s.weight.lora_b", l, m.name), rank, m.out)
+		}
 	}
 	path := filepath.Join(t.TempDir(), fmt.Sprintf("lora-%d.gguf", seed))
-	if err := os.WriteFile(path, b.Bytes(), 0o600); err != nil {
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	err = gguf.Write(f, []gguf.Pair{
+		{Key: "general.architecture", Value: architecture},
+		{Key: "general.type", Value: "adapter"},
+		{Key: "adapter.type", Value: "lora"},
+		{Key: "adapter.lora.alpha", Value: float32(16)},
+	}, tensors)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// words is the model's own tokenizer.
+func words(t testing.TB) *tokenizer.Tokenizer {
+	t.Helper()
+	assets.ForTest(t, assets.SmolLM2)
+	tok, err := english()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tok
 }

@@ -15,8 +15,10 @@ import (
 	"github.com/hybridgroup/yzma/pkg/llama"
 )
 
-// outputsMax is how many rows of logits a step may ask for: a row is a whole vocabulary of float32.
-const outputsMax = 64
+// outputsMax is how many rows of logits a step may ask for: a row is a whole vocabulary of float32. It is below 64 because from there on llama.cpp
+// computes the attention of a sequence by another kernel: a response is scored as it was sampled, and so is the last token of a prompt, which is a
+// step of its own.
+const outputsMax = 48
 
 // native is llama.cpp with one model and one context. All methods but load are for the scheduler's goroutine.
 type native struct {
@@ -42,7 +44,7 @@ func openNative(cfg *Config) (*native, error) {
 		return nil, fmt.Errorf("the model: %w", err)
 	}
 	if err := llama.Load(cfg.Library); err != nil {
-		return nil, fmt.Errorf("load the library: %w; it needs libstdc++6 and libgomp1 (Debian, Ubuntu: `apt-get install libstdc++6 libgomp1`)", err)
+		return nil, fmt.Errorf("load the library: %w; it needs libstdc++6 (Debian, Ubuntu: `apt-get install libstdc++6`)", err)
 	}
 	n := &native{said: &saying{}, parallel: cfg.Parallel}
 	llama.LogSet(n.said.callback())
@@ -84,6 +86,10 @@ func (n *native) open(cfg *Config) error {
 	p.NOutputsMax = uint32(min(cfg.Batch, max(outputsMax, cfg.Parallel)))
 	p.NThreads, p.NThreadsBatch = int32(cfg.Threads), int32(cfg.Threads)
 	p.KVUnified, p.NoPerf = 0, 1
+	if cfg.Cache == CacheF32 {
+		p.TypeK, p.TypeV = llama.GGMLTypeF32, llama.GGMLTypeF32
+		p.FlashAttentionType = llama.FlashAttentionTypeDisabled // its kernel rounds to 16 bits whatever the cache
+	}
 	var err error
 	if n.ctx, err = llama.InitFromModel(n.model, p); err != nil {
 		return fmt.Errorf("make a context of %d x %d tokens: %w", cfg.Parallel, n.info.Context, n.said.reason("memory is short; lower context or parallel"))
@@ -185,7 +191,7 @@ func checkFile(path string) error {
 	return nil
 }
 
-// saying keeps llama.cpp's last warnings and errors, for our own errors, and writes them to standard error, which the parent logs.
+// saying keeps llama.cpp's last errors, for our own, and writes them to standard error, which the parent logs.
 type saying struct {
 	mu    sync.Mutex
 	lines []string
@@ -196,19 +202,16 @@ const linesMax = 8
 
 func (s *saying) callback() uintptr {
 	return purego.NewCallback(func(level int32, text, _ uintptr) uintptr {
-		if llama.LogLevel(level) == llama.LogLevelWarn || llama.LogLevel(level) == llama.LogLevelError {
-			s.add(llama.LogLevel(level), cString(text))
+		if llama.LogLevel(level) == llama.LogLevelError {
+			s.add(cString(text))
 		}
 		return 0
 	})
 }
 
-func (s *saying) add(level llama.LogLevel, text string) {
+func (s *saying) add(text string) {
 	text = strings.TrimSpace(text)
 	fmt.Fprintln(os.Stderr, text)
-	if level != llama.LogLevelError {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lines = append(s.lines, text); len(s.lines) > linesMax {

@@ -7,31 +7,48 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nextstate-rl/nextstate/ops/assets"
+	"github.com/nextstate-rl/nextstate/ops/policy/tokenizer"
 	"github.com/nextstate-rl/nextstate/producers/gateway"
+	"github.com/nextstate-rl/nextstate/trainer/gguf"
 )
 
-func TestMain(m *testing.M) {
-	MaybeChild()
-	os.Exit(m.Run())
+// tolerance between log-probs of the same tokens in batches of different shapes, in nats, in the mean over a response. From 64 tokens of a sequence on
+// llama.cpp computes attention by another kernel, and a difference in the last bit of an activation that is rounded to 8 bits grows through the
+// layers. Measured on English with AVX-512 and AMX: exactly 0 where a response is scored in the cache that it was sampled in, else 0.02 to 0.1 in
+// the mean and up to 0.5 at a token.
+const tolerance = 0.25
+
+// apart is the mean difference of log-probs.
+func apart(a, b []float32) float64 {
+	sum := 0.0
+	for i := range a {
+		sum += math.Abs(float64(a[i] - b[i]))
+	}
+	return sum / float64(max(1, len(a)))
 }
 
-// tolerance between log-probs of the same tokens in batches of different shapes, in nats. The kernels differ by the number of tokens at once
-// (Q4_1 weights against activations rounded to 8 bits): measured at most 0.2 on SmolLM2.
-const tolerance = 0.3
+// sampled are the log-probs of tokens at the sampling temperature.
+func sampled(tokens []Token) []float32 {
+	list := make([]float32, len(tokens))
+	for i, one := range tokens {
+		list[i] = one.LogprobSampled
+	}
+	return list
+}
 
-// config is small, so that many servers fit a test machine.
+// config is small, so that many servers fit a test machine. One thread: two wait for each other where the machine is busy.
 func config(t testing.TB) Config {
 	t.Helper()
 	return Config{
 		Library: assets.ForTest(t, assets.Llama), Model: filepath.Join(assets.ForTest(t, assets.SmolLM2), assets.SmolLM2File),
-		Parallel: 8, Context: 512, Batch: 256, Queue: 16,
+		Threads: 1, Parallel: 8, Context: 512, Batch: 256, Queue: 16,
 	}
 }
 
@@ -49,14 +66,43 @@ func start(t testing.TB, cfg Config) *Server {
 	return s
 }
 
-// prompt is n ids, the same for the same seed.
-func prompt(seed uint64, n int) []uint32 {
-	rng := rand.New(rand.NewPCG(seed, 7))
-	ids := make([]uint32, n)
-	for i := range ids {
-		ids[i] = 300 + rng.Uint32N(40000)
+// sentences that prompts are made of.
+var sentences = []string{
+	"The ferry leaves at nine, and the captain does not wait for anybody.", "She asked for the red book on the upper shelf.",
+	"When the rain stopped, we walked along the river to the old mill.", "A function that returns an error should say what to do about it.",
+	"My brother repairs bicycles in a small shop near the station.", "Please write a short letter to the council about the broken street lamp.",
+	"The test failed because the file was closed before it was written.", "In winter the lake freezes, and the children skate until it is dark.",
+	"How many apples are left if you give away five of twelve?", "The museum shows maps that were drawn before the coast was known.",
+	"He counted the boxes twice and found one more each time.", "Water boils at a lower temperature in the mountains.",
+	"They planted beans, onions and a row of sunflowers behind the house.", "The meeting was moved to Thursday, so bring the new figures then.",
+}
+
+// english is the model's tokenizer, read once for all tests.
+var english = sync.OnceValues(func() (*tokenizer.Tokenizer, error) {
+	s, err := assets.Open(assets.Options{})
+	if err != nil {
+		return nil, err
 	}
-	return ids
+	f, err := gguf.Open(filepath.Join(s.Dir(assets.SmolLM2), assets.SmolLM2File))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return tokenizer.New(f)
+})
+
+// prompt is n ids of English, the same for the same seed, with a beginning of its own.
+func prompt(t testing.TB, seed uint64, n int) []uint32 {
+	t.Helper()
+	tok := words(t)
+	rng := rand.New(rand.NewPCG(seed, 7))
+	var list []uint32
+	for len(list) < n {
+		list = append(list, tok.Encode(sentences[rng.IntN(len(sentences))]+" ")...)
+	}
+	list = list[:n]
+	list[0] = 300 + uint32(seed)
+	return list
 }
 
 // generate collects a whole response.
@@ -101,7 +147,7 @@ func seeded(n int64) *int64 { return &n }
 func TestSampleEqualsScore(t *testing.T) {
 	s := start(t, config(t))
 	for _, temperature := range []float64{0, 0.7} {
-		r := &Request{Prompt: prompt(1, 40), Temperature: temperature, TopP: 0.95, TopK: 50, Seed: seeded(0), MaxTokens: 24, RecordTopK: 4, TopLogprobs: 3}
+		r := &Request{Prompt: prompt(t, 1, 40), Temperature: temperature, TopP: 0.95, TopK: 50, Seed: seeded(0), MaxTokens: 24, RecordTopK: 4, TopLogprobs: 3}
 		tokens, result := generate(t, s, r)
 		if len(tokens) != 24 || result.Reason != ReasonLength || result.Version != Base {
 			t.Fatalf("%d tokens, %+v", len(tokens), result)
@@ -137,8 +183,8 @@ func TestSampleEqualsScore(t *testing.T) {
 					t.Errorf("greedy took %d, not %d", one.ID, one.TopIDs[0])
 				}
 			}
-			t.Logf("temperature %v, scored at %v: largest difference %.4f nats", temperature, want.temperature, worst)
-			if worst > tolerance {
+			t.Logf("temperature %v, scored at %v: largest difference %.2g nats", temperature, want.temperature, worst)
+			if worst > tolerance/10 { // the same cache, the same kernel
 				t.Errorf("temperature %v, scored at %v: %.4f nats apart", temperature, want.temperature, worst)
 			}
 		}
@@ -149,23 +195,23 @@ func TestSampleEqualsScore(t *testing.T) {
 func TestRefuses(t *testing.T) {
 	s := start(t, config(t))
 	for what, r := range map[string]*Request{
-		"no prompt": {}, "context": {Prompt: prompt(1, 512)}, "token": {Prompt: []uint32{1 << 30}}, "temperature": {Prompt: prompt(1, 3), Temperature: math.NaN()},
-		"top_p": {Prompt: prompt(1, 3), TopP: 2}, "top": {Prompt: prompt(1, 3), RecordTopK: 1 << 20},
+		"no prompt": {}, "context": {Prompt: prompt(t, 1, 512)}, "token": {Prompt: []uint32{1 << 30}}, "temperature": {Prompt: prompt(t, 1, 3), Temperature: math.NaN()},
+		"top_p": {Prompt: prompt(t, 1, 3), TopP: 2}, "top": {Prompt: prompt(t, 1, 3), RecordTopK: 1 << 20},
 	} {
 		if _, _, err := collect(t.Context(), s, r); status(err) != http.StatusBadRequest {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
 	var p *gateway.PolicyError
-	if _, _, err := collect(t.Context(), s, &Request{Prompt: prompt(1, 600)}); !errors.As(err, &p) || p.Code != "context_length_exceeded" {
+	if _, _, err := collect(t.Context(), s, &Request{Prompt: prompt(t, 1, 600)}); !errors.As(err, &p) || p.Code != "context_length_exceeded" {
 		t.Errorf("a prompt beyond the context: %v", err)
 	}
-	if _, _, err := collect(t.Context(), s, &Request{Prompt: prompt(1, 3), Version: "v9"}); status(err) != http.StatusNotFound {
+	if _, _, err := collect(t.Context(), s, &Request{Prompt: prompt(t, 1, 3), Version: "v9"}); status(err) != http.StatusNotFound {
 		t.Errorf("an unknown version: %v", err)
 	}
 	for what, r := range map[string]*ScoreRequest{
-		"no response": {Prompt: prompt(1, 3), Temperature: 1}, "temperature": {Prompt: prompt(1, 3), Response: prompt(2, 3)},
-		"at": {Prompt: prompt(1, 3), Response: prompt(2, 3), Temperature: 1, At: make([][]uint32, 2)},
+		"no response": {Prompt: prompt(t, 1, 3), Temperature: 1}, "temperature": {Prompt: prompt(t, 1, 3), Response: prompt(t, 2, 3)},
+		"at": {Prompt: prompt(t, 1, 3), Response: prompt(t, 2, 3), Temperature: 1, At: make([][]uint32, 2)},
 	} {
 		if _, err := s.Score(t.Context(), r); status(err) != http.StatusBadRequest {
 			t.Errorf("score, %s: %v", what, err)

@@ -94,8 +94,11 @@ func (s *scheduler) compose(adapter llama.AdapterLora) (prompts int) {
 		if slot.job == nil || slot.adapter != adapter || slot.job.decoding() {
 			continue
 		}
-		n := 0
-		for limit := min(slot.job.left(), (room+filling-1)/filling); n < limit; n++ {
+		n, limit := 0, min(slot.job.left(), (room+filling-1)/filling)
+		if ahead := slot.job.prompt - 1 - len(slot.tokens); ahead > 0 {
+			limit = min(limit, ahead) // see outputsMax
+		}
+		for ; n < limit; n++ {
 			if slot.job.wants(len(slot.tokens) + n) {
 				if outputs == 0 {
 					break
