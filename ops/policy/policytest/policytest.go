@@ -7,7 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -440,13 +440,13 @@ func testSwap(t *testing.T, e policy.Engine, f Abilities) {
 		t.Fatalf("the first version is %q", before.Version)
 	}
 	var work errgroup.Group
-	started, once := make(chan struct{}), atomic.Bool{}
+	started := make(chan struct{})
+	start := sync.OnceFunc(func() { close(started) })
 	for range 2 {
 		work.Go(func() error {
-			s, err := e.Sample(t.Context(), f.request(1.5, 200), func(gateway.Piece) error {
-				if once.CompareAndSwap(false, true) {
-					started <- struct{}{}
-				}
+			defer start() // a request that fails at once holds nothing up
+			s, err := e.Sample(t.Context(), f.request(1.5, 80), func(gateway.Piece) error {
+				start()
 				return nil
 			})
 			if err == nil && s.Version != policy.Base {
