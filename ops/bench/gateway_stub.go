@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,24 +18,30 @@ import (
 // the request's path what is wanted: /v1/chat/completions answers as the body asks, /drip/v1/chat/completions streams for ever.
 type stub struct {
 	whole []byte
-	// pieces of a stream, each written on its own, as a model's tokens are.
-	pieces [][]byte
+	// writes are those of a stream: the head, then some tokens at a time, as an engine that is asked by many at once sends them.
+	writes [][]byte
+	token  []byte
 	drip   time.Duration
 }
 
-// stubTokens is how many pieces of text a stubbed answer has.
-const stubTokens = 16
+// A stubbed answer has stubTokens pieces of text, of which stubBurst go into one write.
+const (
+	stubTokens = 64
+	stubBurst  = 8
+)
 
 func newStub(drip time.Duration) *stub {
 	s := &stub{drip: drip}
 	body := `{"id":"chatcmpl-stub","object":"chat.completion","created":1700000000,"model":"stub","choices":[{"index":0,"message":{"role":"assistant","content":"` +
-		strings.Repeat(" word", stubTokens) + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":200,"completion_tokens":16,"total_tokens":216}}`
+		strings.Repeat(" word", stubTokens) + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":200,"completion_tokens":64,"total_tokens":264}}`
 	s.whole = fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
-	s.pieces = append(s.pieces, []byte("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"))
-	for range stubTokens {
-		s.pieces = append(s.pieces, chunked(stubPiece(" word", "null")))
+	s.writes = append(s.writes, []byte("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"))
+	token := chunked(stubPiece(" word", "null"))
+	for range stubTokens / stubBurst {
+		s.writes = append(s.writes, bytes.Repeat(token, stubBurst))
 	}
-	s.pieces = append(s.pieces, chunked(stubPiece("", `"stop"`)), append(chunked("data: [DONE]\n\n"), "0\r\n\r\n"...))
+	s.writes = append(s.writes, slices.Concat(chunked(stubPiece("", `"stop"`)), chunked("data: [DONE]\n\n"), []byte("0\r\n\r\n")))
+	s.token = token
 	return s
 }
 
@@ -84,7 +91,7 @@ func (s *stub) converse(c net.Conn) error {
 		case strings.HasPrefix(path, "/drip/"):
 			return s.trickle(c)
 		case bytes.Contains(body, []byte(`"stream":true`)):
-			for _, piece := range s.pieces {
+			for _, piece := range s.writes {
 				if _, err := c.Write(piece); err != nil {
 					return err
 				}
@@ -99,11 +106,11 @@ func (s *stub) converse(c net.Conn) error {
 
 // trickle sends a token now and then until the client leaves.
 func (s *stub) trickle(c net.Conn) error {
-	if _, err := c.Write(s.pieces[0]); err != nil {
+	if _, err := c.Write(s.writes[0]); err != nil {
 		return err
 	}
 	for {
-		if _, err := c.Write(s.pieces[1]); err != nil {
+		if _, err := c.Write(s.token); err != nil {
 			return err
 		}
 		time.Sleep(s.drip)
