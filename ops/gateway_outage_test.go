@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,7 +40,8 @@ var outageSeconds = flag.Int("outage.seconds", 6, "how long the log is gone in t
 // Goal: killing the log for a while under load, and the gateway several times before, meanwhile and after, loses no turn that a client was told of, and
 // has none twice; and the gateway serves while the log is gone, also after a restart. Method: the real servers and stages as processes, the gateway with
 // its spool as another; 16 clients hold conversations, half of them streaming, and note the turns whose answers they had whole. In the end ClickHouse is
-// asked for them.
+// asked for them. On Apache Kafka the gateway is the real one, before an upstream; the embedded broker takes PostgreSQL along, which the real gateway
+// needs at its start, so there it is one of this test, with a policy.
 func TestGatewayOutage(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "nextstate")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/nextstate-rl/nextstate").CombinedOutput(); err != nil {
@@ -48,9 +50,12 @@ func TestGatewayOutage(t *testing.T) {
 	t.Run("Embedded", func(t *testing.T) { // the broker goes with ClickHouse, PostgreSQL and all stages
 		t.Parallel()
 		c := config(t)
-		servers := newProcess(t, "servers", binary, "--data", c.Dir, "up", "--stages", "pair,evaluate,direct,assemble,clickhouse")
+		servers := newProcess(t, "servers", binary, "--data", c.Dir, "--policy-engine", "none", "up", "--stages", "pair,evaluate,direct,assemble,clickhouse")
 		servers.start()
-		outage(t, c, servers.kill, servers.start)
+		system, addr := attach(t, c), freeAddress(t)
+		gateway := newProcess(t, "gateway", os.Args[0], addr, filepath.Join(t.TempDir(), "spool"), system.Endpoints().Brokers[0])
+		gateway.env = []string{gatewayChildVariable + "=1"}
+		outage(t, system, gateway, newLoad(addr, gatewaySecret), servers.kill, servers.start)
 	})
 	t.Run("Apache", func(t *testing.T) {
 		t.Parallel()
@@ -60,9 +65,14 @@ func TestGatewayOutage(t *testing.T) {
 		}
 		c := config(t)
 		c.Kafka.Brokers = cluster.Brokers()
-		servers := newProcess(t, "servers", binary, "--data", c.Dir, "--kafka-brokers", c.Kafka.Brokers[0], "up", "--stages", "pair,evaluate,direct,assemble,clickhouse")
+		flags := []string{"--data", c.Dir, "--kafka-brokers", c.Kafka.Brokers[0], "--policy-engine", "none"}
+		servers := newProcess(t, "servers", append(append([]string{binary}, flags...), "up", "--stages", "pair,evaluate,direct,assemble,clickhouse")...)
 		servers.start()
-		outage(t, c, func() {
+		system, addr := attach(t, c), freeAddress(t)
+		upstream := httptest.NewServer(http.HandlerFunc(echoUpstream))
+		t.Cleanup(upstream.Close)
+		gateway := newProcess(t, "gateway", append(append([]string{binary}, flags...), "--http-addr", addr, "--upstream-url", upstream.URL+"/v1", "run", "gateway")...)
+		outage(t, system, gateway, newLoad(addr, ""), func() {
 			if err := cluster.Kill(0); err != nil {
 				t.Error(err)
 			}
@@ -75,15 +85,9 @@ func TestGatewayOutage(t *testing.T) {
 }
 
 // outage runs the load and the kills against servers that were started, and counts.
-func outage(t *testing.T, c ops.Config, killLog, startLog func()) {
+func outage(t *testing.T, system *ops.System, gateway *process, l *load, killLog, startLog func()) {
 	t.Helper()
-	c.Kafka.Partitions = 0 // the default, which the servers take, too
-	system := attach(t, c)
-	addr := freeAddress(t)
-	gateway := newProcess(t, "gateway", os.Args[0], addr, filepath.Join(t.TempDir(), "spool"), system.Endpoints().Brokers[0])
-	gateway.env = []string{gatewayChildVariable + "=1"}
 	gateway.start()
-	l := &load{url: "http://" + addr + "/v1/chat/completions", acked: map[string]string{}}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var clients errgroup.Group
@@ -121,6 +125,7 @@ func outage(t *testing.T, c ops.Config, killLog, startLog func()) {
 // attach opens the system of running servers, which is waited for.
 func attach(t *testing.T, c ops.Config) *ops.System {
 	t.Helper()
+	c.Kafka.Partitions = 0 // the default, which the servers take, too
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for {
@@ -205,11 +210,15 @@ func checkTurns(t *testing.T, s *ops.System, acked map[string]string) {
 
 // load is the clients, and what they were told.
 type load struct {
-	url    string
-	failed atomic.Int64
+	url, secret string
+	failed      atomic.Int64
 
 	mu    sync.Mutex
 	acked map[string]string // turn id to the answer
+}
+
+func newLoad(addr, secret string) *load {
+	return &load{url: "http://" + addr + "/v1/chat/completions", secret: secret, acked: map[string]string{}}
 }
 
 func (l *load) count() int {
@@ -227,6 +236,30 @@ func (l *load) some(t *testing.T, n int) {
 			t.Fatalf("%d turns in a minute, %d requests failed", l.count()-from, l.failed.Load())
 		}
 	}
+}
+
+// echoUpstream is echo as an OpenAI-compatible server.
+func echoUpstream(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Messages []chatMessage `json:"messages"`
+		Stream   bool          `json:"stream"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	const head = `"id":"chatcmpl-echo","created":1700000000,"model":"echo"`
+	text := echoOf(q.Messages[len(q.Messages)-1].Content)
+	if !q.Stream {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{%s,"object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":%q},"finish_reason":"stop"}]}`, head, text)
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	for _, word := range strings.SplitAfter(text, " ") {
+		fmt.Fprintf(w, "data: {%s,\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{\"content\":%q},\"finish_reason\":null}]}\n\n", head, word)
+	}
+	fmt.Fprintf(w, "data: {%s,\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n", head)
 }
 
 type chatMessage struct {
@@ -275,7 +308,9 @@ func (l *load) ask(ctx context.Context, client *http.Client, session string, mes
 	if err != nil {
 		return "", "", err
 	}
-	r.Header.Set("Authorization", "Bearer "+gatewaySecret)
+	if l.secret != "" {
+		r.Header.Set("Authorization", "Bearer "+l.secret)
+	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("X-Nextstate-Session", session)
 	resp, err := client.Do(r)

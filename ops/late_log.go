@@ -19,7 +19,7 @@ type lateLog struct {
 }
 
 // lateOpenTimeout bounds one attempt to reach Kafka.
-const lateOpenTimeout = 5 * time.Second
+const lateOpenTimeout = 2 * time.Second
 
 func (l *lateLog) get(ctx context.Context) (*kafka.Log, error) {
 	l.mu.Lock()

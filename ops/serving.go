@@ -17,6 +17,7 @@ import (
 	"github.com/nextstate-rl/nextstate/producers/blobs"
 	"github.com/nextstate-rl/nextstate/producers/gateway"
 	"github.com/nextstate-rl/nextstate/producers/spool"
+	"github.com/nextstate-rl/nextstate/schemas"
 )
 
 // NoPolicy as policy.Config.Engine: this process answers no chat completions and has no teacher.
@@ -48,32 +49,46 @@ func runGateway(ctx context.Context, s *System) error {
 			return errors.Join(err, journal.Close())
 		}
 	}
-	g, err := gateway.New(s.Config.gateway(), deps, gateway.Instruments{
-		Logger: s.Telemetry.Logger, Registerer: s.Telemetry.Registry, TracerProvider: s.Telemetry.TracerProvider, Checks: s.checks(),
-	})
-	if err != nil {
-		return errors.Join(err, journal.Close())
-	}
-	listener, err := g.Listen(ctx)
-	if err != nil {
-		return errors.Join(err, journal.Close())
-	}
 	draining, stop := context.WithCancel(context.WithoutCancel(ctx)) // the journal outlives the last request
 	defer stop()
 	running, serving := errgroup.WithContext(ctx)
 	running.Go(func() error { return journal.Run(draining) })
 	running.Go(func() error {
 		defer stop()
-		waiting, cancel := context.WithTimeout(serving, restoreWait)
-		err := journal.Drained(waiting)
-		cancel()
-		if err != nil && serving.Err() == nil {
-			s.Telemetry.Logger.Warn("the log does not have all turns of the journal yet; sessions that they belong to begin anew", "error", err)
+		if err := restorable(serving, log, journal); err != nil {
+			s.Telemetry.Logger.Warn("the log does not have all turns of the journal yet; sessions begin anew", "error", err)
+			deps.History = nil
 		}
-		s.serving(listener.Addr().String())
-		return g.Serve(serving, listener)
+		return s.serveGateway(serving, deps)
 	})
 	return errors.Join(running.Wait(), journal.Close())
+}
+
+// restorable waits until the log has what the journal of a former gateway holds; an error at once when it cannot be reached.
+func restorable(ctx context.Context, log schemas.Reader, journal *spool.Spool) error {
+	ctx, cancel := context.WithTimeout(ctx, restoreWait)
+	defer cancel()
+	asking, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if _, err := log.Bounds(asking, schemas.TopicInteractions); err != nil {
+		return err
+	}
+	return journal.Drained(ctx)
+}
+
+func (s *System) serveGateway(ctx context.Context, deps gateway.Deps) error {
+	g, err := gateway.New(s.Config.gateway(), deps, gateway.Instruments{
+		Logger: s.Telemetry.Logger, Registerer: s.Telemetry.Registry, TracerProvider: s.Telemetry.TracerProvider, Checks: s.checks(),
+	})
+	if err != nil {
+		return err
+	}
+	listener, err := g.Listen(ctx)
+	if err != nil {
+		return err
+	}
+	s.serving(listener.Addr().String())
+	return g.Serve(ctx, listener)
 }
 
 // gateway is the gateway's configuration: on a loopback address, requests without a key of ours belong to the process's tenant.
@@ -82,6 +97,7 @@ func (c Config) gateway() gateway.Config {
 	if c.OpenToThisMachine() {
 		g.Anonymous = c.Tenant
 	}
+	g.Sessions.EndIdle = true // pair ends a silent session only when other records come in its partition
 	if g.Sessions.Idle == 0 {
 		g.Sessions.Idle = c.Pair.Idle
 	}

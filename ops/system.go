@@ -230,7 +230,12 @@ func (s *System) connect(ctx context.Context, need Need) (err error) {
 		open := func(ctx context.Context) (*kafka.Log, error) {
 			return kafka.Open(ctx, cfg, s.Telemetry.Logger, s.Telemetry.Registry)
 		}
-		s.Log, err = open(ctx)
+		first, cancel := ctx, context.CancelFunc(func() {})
+		if need&LogLater != 0 {
+			first, cancel = context.WithTimeout(ctx, lateOpenTimeout)
+		}
+		s.Log, err = open(first)
+		cancel()
 		switch {
 		case err == nil:
 			s.closers = append(s.closers, s.Log.Close)

@@ -104,6 +104,9 @@ func (g *Gateway) takeEvents(ctx context.Context, w http.ResponseWriter, r *http
 		return fail(&refusal{http.StatusBadRequest, "the body holds no event: send CloudEvents JSON with specversion, id, type, subject and data"})
 	}
 	g.append(ctx, &in)
+	for _, session := range in.ended { // a chat turn must not refer to a session that pair has dropped; one too many is forgotten if the log failed
+		g.book.Forget(in.tenant, session)
+	}
 	return in.answer()
 }
 
@@ -176,6 +179,7 @@ type intake struct {
 	results   []result
 	recordOf  []int          // by result: index of its record, or -1
 	seen      map[string]int // by event id: index of its record
+	ended     []string       // sessions
 	forbidden int
 }
 
@@ -216,6 +220,9 @@ func (in *intake) take(raw []byte, err error) error {
 		at = len(in.records)
 		in.seen[e.ID] = at
 		in.records = append(in.records, record)
+		if _, ends := e.Payload.(*schemas.SessionEnded); ends {
+			in.ended = append(in.ended, e.Session)
+		}
 	case !bytes.Equal(in.records[at].Value, record.Value) || !bytes.Equal(in.records[at].Key, record.Key):
 		in.refuse(e.ID, "the id is already used by an earlier event of this request with other content: each event needs an id of its own")
 		return nil
