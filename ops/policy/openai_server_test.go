@@ -380,16 +380,7 @@ func (s *vllmServer) completions(w http.ResponseWriter, r *http.Request) {
 			fail(w, 400, "Requested prompt logprobs of more than 20")
 			return
 		}
-		rows := []any{nil}
-		for i := 1; i < len(ids); i++ {
-			l := s.next(adapter, ids[:i], 1)
-			row := map[string]any{}
-			for _, id := range append(top(l, *q.PromptLogprobs), ids[i]) {
-				row[fmt.Sprint(id)] = map[string]any{"logprob": l[id], "rank": 1, "decoded_token": s.pieces[id]}
-			}
-			rows = append(rows, row)
-		}
-		choice["prompt_logprobs"] = rows
+		choice["prompt_logprobs"] = s.promptLogprobs(adapter, ids, *q.PromptLogprobs)
 	}
 	if q.Logprobs != nil {
 		draw := sampler{temperature: q.Temperature, topP: 1, allowed: q.Allowed, random: rand.New(rand.NewPCG(1, 2))}
@@ -405,6 +396,20 @@ func (s *vllmServer) completions(w http.ResponseWriter, r *http.Request) {
 		choice["logprobs"] = map[string]any{"tokens": []string{fmt.Sprintf("token_id:%d", id)}, "token_logprobs": []float64{l[id]}, "top_logprobs": []any{named}}
 	}
 	reply(w, map[string]any{"id": "cmpl-1", "object": "text_completion", "model": q.Model, "choices": []any{choice}})
+}
+
+// promptLogprobs: the n likeliest and the token that is there, at each position after the first.
+func (s *vllmServer) promptLogprobs(adapter string, ids []uint32, n int) []any {
+	rows := []any{nil}
+	for i := 1; i < len(ids); i++ {
+		l := s.next(adapter, ids[:i], 1)
+		row := map[string]any{}
+		for _, id := range append(top(l, n), ids[i]) {
+			row[fmt.Sprint(id)] = map[string]any{"logprob": l[id], "rank": 1, "decoded_token": s.pieces[id]}
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }
 
 func (s *vllmServer) tokenize(w http.ResponseWriter, r *http.Request) {

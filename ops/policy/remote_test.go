@@ -85,22 +85,25 @@ const (
 	sglangToken = `data: {"text":"a","output_ids":[97],"meta_info":{"completion_tokens":1,"output_token_logprobs":[[-1,97,"a"]],"finish_reason":null}}` + "\n\n"
 )
 
-// TestRemoteHostile: whatever a server does, the caller gets an error that says what is wrong, of a status that is not the caller's fault, without
-// the key; a response that had begun comes with it, marked. No request outlives its caller.
-func TestRemoteHostile(t *testing.T) {
-	token := func(r *http.Request) string {
-		if r.URL.Path == "/generate" {
-			return sglangToken
-		}
-		return vllmToken
+// hostile is a server that goes wrong when it is asked to sample: what it does, the error, and whether a response had begun.
+type hostile struct {
+	name    string
+	serve   http.HandlerFunc
+	status  int
+	message string
+	begun   bool
+}
+
+func token(r *http.Request) string {
+	if r.URL.Path == "/generate" {
+		return sglangToken
 	}
-	for _, test := range []struct {
-		name    string
-		serve   http.HandlerFunc
-		status  int
-		message string
-		begun   bool
-	}{
+	return vllmToken
+}
+
+// hostiles lists them.
+func hostiles() []hostile {
+	return []hostile{
 		{"no events", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>hello</html>") }, 502, "content of the type", false},
 		{"garbage", func(w http.ResponseWriter, _ *http.Request) { eventStream(w, "\x00\x01garbage\n\n") }, 502, "no event", false},
 		{"no JSON", func(w http.ResponseWriter, _ *http.Request) { eventStream(w, "data: {]\n\n") }, 502, "not what its API documents", false},
@@ -161,7 +164,13 @@ func TestRemoteHostile(t *testing.T) {
 			eventStream(w, token(r))
 			panic(http.ErrAbortHandler)
 		}, 502, "", true},
-	} {
+	}
+}
+
+// TestRemoteHostile: whatever a server does, the caller gets an error that says what is wrong, of a status that is not the caller's fault, without
+// the key; a response that had begun comes with it, marked. No request outlives its caller.
+func TestRemoteHostile(t *testing.T) {
+	for _, test := range hostiles() {
 		t.Run(test.name, func(t *testing.T) {
 			patience := time.Minute
 			if test.status == http.StatusGatewayTimeout {
