@@ -10,16 +10,16 @@ import (
 // Type is how a tensor's numbers are stored.
 type Type uint32
 
-// Types that can be read as float32.
+// Types that can be read as float32, by the format's own names.
 const (
 	F32  Type = 0
 	F16  Type = 1
-	Q4_0 Type = 2  //nolint:revive // the format's own name
-	Q4_1 Type = 3  //nolint:revive // the format's own name
-	Q8_0 Type = 8  //nolint:revive // the format's own name
-	Q4_K Type = 12 //nolint:revive // the format's own name
-	Q5_K Type = 13 //nolint:revive // the format's own name
-	Q6_K Type = 14 //nolint:revive // the format's own name
+	Q4_0 Type = 2
+	Q4_1 Type = 3
+	Q8_0 Type = 8
+	Q4_K Type = 12
+	Q5_K Type = 13
+	Q6_K Type = 14
 	BF16 Type = 30
 )
 

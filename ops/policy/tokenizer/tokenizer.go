@@ -143,10 +143,10 @@ func (t *Tokenizer) BOS() (id uint32, add, ok bool) {
 	return uint32(max(t.bos, 0)), t.addBOS && t.bos >= 0, t.bos >= 0
 }
 
-// BOSText and EOSText are how these tokens are written in a chat template; empty when the model has none.
+// BOSText is how BOS is written in a chat template; empty when the model has none.
 func (t *Tokenizer) BOSText() string { return t.text(t.bos) }
 
-// EOSText: see BOSText.
+// EOSText is to EOS what BOSText is to BOS.
 func (t *Tokenizer) EOSText() string { return t.text(t.eos) }
 
 func (t *Tokenizer) text(id int) string {
