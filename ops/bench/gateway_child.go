@@ -228,8 +228,10 @@ func (h *helper) stop() (last []byte, err error) {
 // kill ends it at once.
 func (h *helper) kill() error {
 	_ = h.cmd.Process.Kill() // it may have ended
-	_ = <-h.ended            // killed is how it was to end
-	return nil
+	if err := <-h.ended; err != nil && !h.cmd.ProcessState.Exited() {
+		return nil // by the signal, as it was to be
+	}
+	return fmt.Errorf("%s ended before it was told to: %s", filepath.Base(h.cmd.Path), h.said)
 }
 
 // cpu is the processor time of the process so far, in seconds.
