@@ -36,6 +36,7 @@ func Benchmarks() []Benchmark {
 		{"gateway", "The gateway before an upstream: added latency and requests a second, beside a FastAPI proxy; memory of many open streams.", Gateway},
 		{"up", "Time until ready, idle CPU and memory of the whole process tree, beside the servers alone.", Up},
 		{"memory", "Resident memory of each process while many events and a large import pass through.", Memory},
+		{"serve", "The policy engine: tokens a second and swaps under load, beside node-llama-cpp on the same file.", Serve},
 		{"crash", "Every process killed at random moments under load: what is lost, duplicated or missing afterwards.", Crash},
 	}
 }
