@@ -16,17 +16,14 @@ func MaybeChild() {
 	if len(os.Args) != 2 || os.Args[0] != childName {
 		return
 	}
-	if err := runChild(os.Args[1]); err != nil {
-		fmt.Fprintln(os.Stderr, failedMark+err.Error())
-		os.Exit(1)
-	}
-	os.Exit(0)
+	fmt.Fprintln(os.Stderr, failedMark+runChild(os.Args[1]).Error())
+	os.Exit(1)
 }
 
 // failedMark precedes what the parent shows of a child that could not start.
 const failedMark = "start: "
 
-// runChild reads commands from standard input and writes reports to file 3. Standard output and error are the log: native code writes there.
+// runChild works until the process ends, or returns why it cannot. It reads commands from standard input and writes reports to file 3. Standard output and error are the log: native code writes there.
 func runChild(arg string) error {
 	var cfg Config
 	if err := json.Unmarshal([]byte(arg), &cfg); err != nil {

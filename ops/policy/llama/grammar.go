@@ -33,12 +33,13 @@ type grammar struct {
 	again  sampler
 }
 
-func newGrammar(vocab llama.Vocab) (*grammar, error) {
+// newGrammar returns nil where llama.cpp does not take the grammar.
+func newGrammar(vocab llama.Vocab) *grammar {
 	g := &grammar{native: llama.SamplerInitGrammar(vocab, objectGrammar, "root"), vocab: vocab}
 	if g.native == 0 {
-		return nil, errors.New("llama.cpp does not take the grammar of JSON")
+		return nil
 	}
-	return g, nil
+	return g
 }
 
 func (g *grammar) free() { llama.SamplerFree(g.native) }

@@ -22,11 +22,11 @@ import (
 
 // Bounds of the supervision.
 const (
-	backoffMin = 100 * time.Millisecond
-	backoffMax = 10 * time.Second
-	steady     = time.Minute // a child that lived so long did not die of its start
-	tailBytes  = 4 << 10     // of the child's log, for errors
-	lineBytes  = 16 << 10
+	backoffFirst = 100 * time.Millisecond
+	backoffMost  = 10 * time.Second
+	steady       = time.Minute // a child that lived so long did not die of its start
+	tailBytes    = 4 << 10     // of the child's log, for errors
+	lineBytes    = 16 << 10
 )
 
 // process is one child: its pipes and the calls that wait for it.
@@ -233,7 +233,6 @@ type call struct {
 	sent    bool // for the caller's goroutine, as is over
 	over    bool
 	verb    verb
-	began   time.Time
 
 	mu      sync.Mutex
 	events  []event
@@ -329,7 +328,7 @@ func (p *process) swap(ctx context.Context, version, adapter string) error {
 
 // supervise starts the child again whenever it dies, until ctx ends, with the versions that it had.
 func (s *Server) supervise(ctx context.Context, p *process) {
-	backoff := backoffMin
+	backoff := backoffFirst
 	for {
 		began := time.Now()
 		select {
@@ -343,7 +342,7 @@ func (s *Server) supervise(ctx context.Context, p *process) {
 		s.mu.Unlock()
 		s.log.ErrorContext(ctx, "llama.cpp died and is started again", "error", s.down)
 		if time.Since(began) > steady {
-			backoff = backoffMin
+			backoff = backoffFirst
 		}
 		for {
 			select {
@@ -351,7 +350,7 @@ func (s *Server) supervise(ctx context.Context, p *process) {
 				return
 			case <-time.After(backoff):
 			}
-			backoff = min(2*backoff, backoffMax)
+			backoff = min(2*backoff, backoffMost)
 			next, err := s.again(ctx)
 			if err == nil {
 				p = next

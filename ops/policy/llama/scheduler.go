@@ -12,10 +12,10 @@ import (
 const (
 	// stallMax is how long a step may take that computes prompts while others wait for their next token.
 	stallMax = 60 * time.Millisecond
-	// turnMin is how long one version is in force while another has work: changing costs a few ms.
-	turnMin = 40 * time.Millisecond
-	// chunkMin is the least that a step takes of prompts.
-	chunkMin = 16
+	// turnLeast is how long one version is in force while another has work: changing costs a few ms.
+	turnLeast = 40 * time.Millisecond
+	// chunkLeast is the least that a step takes of prompts.
+	chunkLeast = 16
 )
 
 // scheduler owns llama.cpp: one goroutine, one thread. Commands come in, each step of the running jobs is one batch, reports go out.
@@ -278,9 +278,8 @@ func (s *scheduler) admit() error {
 // start puts a job on a slot and keeps of the slot's cache what the job can use: at least one token is decoded, for its logits.
 func (s *scheduler) start(j *job, slot *slot) error {
 	if j.gen != nil && j.gen.JSON {
-		var err error
-		if j.grammar, err = newGrammar(s.native.vocab); err != nil {
-			s.fail(j, &failure{Status: http.StatusBadRequest, Param: "response_format", Message: err.Error()})
+		if j.grammar = newGrammar(s.native.vocab); j.grammar == nil {
+			s.fail(j, &failure{Status: http.StatusBadRequest, Param: "response_format", Message: "llama.cpp cannot hold this model to JSON; ask for it in the prompt"})
 			return nil
 		}
 	}

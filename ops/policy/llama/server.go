@@ -225,7 +225,7 @@ func (s *Server) begin(v verb, c command) (*call, error) {
 	s.running[v]++
 	s.metrics.running.WithLabelValues(string(v)).Inc()
 	call := s.process.open()
-	call.verb, call.began = v, time.Now()
+	call.verb = v
 	call.command = c
 	call.command.ID = call.id
 	return call, nil

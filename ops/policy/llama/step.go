@@ -34,7 +34,7 @@ func (s *scheduler) step() error {
 	if err := s.read(); err != nil {
 		return err
 	}
-	if n := int(s.native.batch.NTokens); prompts >= chunkMin { // decoded tokens count in: the bound is on the step
+	if n := int(s.native.batch.NTokens); prompts >= chunkLeast { // decoded tokens count in: the bound is on the step
 		s.perToken += (time.Since(began)/time.Duration(n) - s.perToken) / 4
 	}
 	s.sample()
@@ -58,7 +58,7 @@ func (s *scheduler) turn() (llama.AdapterLora, bool) {
 	switch {
 	case oldest == nil:
 		return s.native.inForce, mine
-	case mine && time.Since(s.since) < turnMin:
+	case mine && time.Since(s.since) < turnLeast:
 		return s.native.inForce, true
 	}
 	s.since = time.Now()
@@ -86,7 +86,7 @@ func (s *scheduler) compose(adapter llama.AdapterLora) (prompts int) {
 		return 0
 	}
 	if others {
-		room = min(room, max(chunkMin, int(stallMax/max(s.perToken, time.Microsecond))))
+		room = min(room, max(chunkLeast, int(stallMax/max(s.perToken, time.Microsecond))))
 	}
 	// Everyone gets the same share; what is not used goes to the next. The first in line changes with every step.
 	for i := range s.slots {
