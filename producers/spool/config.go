@@ -46,6 +46,9 @@ type Config struct {
 // backoffFirst is the first pause after a failed append.
 const backoffFirst = 20 * time.Millisecond
 
+// gatherFor is how long a drainer that had nothing to do waits for more. It delays an event that much, and nothing under load.
+const gatherFor = 3 * time.Millisecond
+
 // positionEvery is how often the position is written while it changes, and so how much is sent again after a crash.
 const positionEvery = time.Second
 

@@ -275,8 +275,19 @@ func (d *drainer) idle(ctx context.Context) {
 	}
 	select {
 	case <-d.wake:
+		d.gather(ctx)
 	case <-due:
 		d.note()
+	case <-ctx.Done():
+	}
+}
+
+// gather lets the record that ended an idle time be joined by others: an append to the log for each would take the processor from those who wait for a reply.
+func (d *drainer) gather(ctx context.Context) {
+	timer := time.NewTimer(gatherFor)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
 	case <-ctx.Done():
 	}
 }
