@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nextstate-rl/nextstate/ops"
 	"github.com/nextstate-rl/nextstate/producers/gateway"
 	"github.com/nextstate-rl/nextstate/producers/spool"
 	"github.com/nextstate-rl/nextstate/schemas"
@@ -93,6 +94,7 @@ func runStub(ctx context.Context, spec childSpec) error {
 // runGateway serves with recording on: every event is in the spool's files before its answer ends, and drains into a log that acknowledges at
 // once. What a Kafka client and a broker cost is the benchmark produce's to say.
 func runGateway(ctx context.Context, spec childSpec) error {
+	ops.ServeMemory() // as the command does
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	registry := prometheus.NewRegistry()
 	var log countingLog

@@ -28,6 +28,7 @@ process with one data folder. Agents use the printed base URL as that of OpenAI'
 // Run serves until ctx ends.
 func (u Up) Run(ctx context.Context, g *Globals) error {
 	start := time.Now()
+	ops.ServeMemory()
 	names := u.Stages
 	switch {
 	case len(names) == 1 && names[0] == "all":
@@ -112,6 +113,7 @@ with the same --data. Partitions are shared out among the replicas of a stage; a
 
 // Run works until ctx ends.
 func (r Run) Run(ctx context.Context, g *Globals) error {
+	ops.ServeMemory()
 	need := ops.NeedLog | ops.AttachOnly
 	for _, n := range r.Stages {
 		switch n {
