@@ -131,7 +131,7 @@ var crashStages = [][]string{
 func (e *Env) startFleet(ctx context.Context, data, gateway string, brokers []string) *fleet {
 	f := &fleet{env: e, data: data, running: new(errgroup.Group), stagesDone: new(errgroup.Group)}
 	flags := []string{
-		"--data", data, "--http-addr", gateway, "--tenant", Tenant, "--kafka-session-timeout", sessionTimeout.String(),
+		"--data", data, "--http-addr", gateway, "--policy-engine", "none", "--tenant", Tenant, "--kafka-session-timeout", sessionTimeout.String(),
 		"--pair-idle-timeout", idleTimeout.String(),
 	}
 	if len(brokers) > 0 {

@@ -30,7 +30,7 @@ type Config struct {
 	// EndIdle appends SessionEnded with the reason "idle" for a session that is forgotten after Idle.
 	EndIdle bool `json:"end_idle"`
 	// DeltaWithin is how old the last whole context of a session may be for a turn to be recorded as a delta: far less than Idle, because pair
-	// must still know the turn before. Default 10 minutes.
+	// must still know the turn before. Default 10 minutes, or half of Idle.
 	DeltaWithin time.Duration `json:"delta_within"`
 	// MaxSessions and MaxStates bound the known sessions and the points at which their conversations can go on. Beyond, the session that was
 	// silent longest is forgotten. Defaults 100,000 and 500,000.
@@ -71,7 +71,7 @@ func (c Config) Validate() error {
 
 func (c Config) withDefaults() Config {
 	c.Idle = or(c.Idle, 30*time.Minute)
-	c.DeltaWithin = or(c.DeltaWithin, 10*time.Minute)
+	c.DeltaWithin = or(c.DeltaWithin, min(10*time.Minute, c.Idle/2))
 	c.MaxSessions = or(c.MaxSessions, 100_000)
 	c.MaxStates = or(c.MaxStates, 500_000)
 	c.MaxStatesOfSession = or(c.MaxStatesOfSession, 1000)
