@@ -3,10 +3,7 @@ package policy
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,10 +19,9 @@ const mostAlternatives = 20
 
 // openAIChunk is one event of a chat completion, with vLLM's token ids.
 type openAIChunk struct {
-	Model          string          `json:"model"`
-	PromptTokenIDs []uint32        `json:"prompt_token_ids"`
-	Error          json.RawMessage `json:"error"`
-	Choices        []openAIChoice  `json:"choices"`
+	Model          string         `json:"model"`
+	PromptTokenIDs []uint32       `json:"prompt_token_ids"`
+	Choices        []openAIChoice `json:"choices"`
 	Usage          *struct {
 		PromptTokens     uint64 `json:"prompt_tokens"`
 		CompletionTokens uint64 `json:"completion_tokens"`
@@ -92,7 +88,7 @@ func (o *openAI) Sample(ctx context.Context, r *gateway.SampleRequest, emit func
 	d := newDraft(means, sampling, o.cfg, emit)
 	d.showTop = r.TopLogprobs
 	s := &openAIStream{openAI: o, draft: d, limit: sampling.GetMaxTokens()}
-	return d.finished(ctx, s.read(ctx, in), v, sampling)
+	return d.finished(ctx, readChunks(ctx, s.remote, in, s.draft, s.chunk), v, sampling)
 }
 
 // request is the body of a chat completion. To vLLM everything is said, so that nothing in its model's generation_config is in force unseen.
@@ -164,44 +160,6 @@ type openCall struct {
 	index int
 	call  *schemas.ToolCall
 	done  bool
-}
-
-func (s *openAIStream) read(ctx context.Context, in *events) error {
-	for {
-		data, err := in.next(ctx)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		var c openAIChunk
-		if err := json.Unmarshal(data, &c); err != nil {
-			return s.broken("an event of its stream is not what its API documents", err)
-		}
-		if len(c.Error) > 0 && string(c.Error) != "null" {
-			reason, code, param := parseRefusal(data)
-			return s.refusal(errorStatus(c.Error), 0, reason, code, param)
-		}
-		if err := s.chunk(ctx, &c); err != nil {
-			return err
-		}
-	}
-	if s.draft.finish == schemas.FinishReason_FINISH_REASON_UNSPECIFIED {
-		return s.broken("its stream ended without a finish reason", nil)
-	}
-	return nil
-}
-
-// errorStatus is the status that an error in the middle of a stream names, else 502.
-func errorStatus(e json.RawMessage) int {
-	var in struct {
-		Code int `json:"code"`
-	}
-	if json.Unmarshal(e, &in) == nil && in.Code >= 400 && in.Code < 600 {
-		return in.Code
-	}
-	return http.StatusBadGateway
 }
 
 func (s *openAIStream) chunk(ctx context.Context, c *openAIChunk) error {

@@ -4,10 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
+	"net/http"
+
+	"github.com/nextstate-rl/nextstate/schemas"
 )
 
 // events reads server-sent events, bounded in every direction. One goroutine at a time.
@@ -102,4 +106,46 @@ func (e *events) line(ctx context.Context) ([]byte, error) {
 			return nil, e.answer.remote.lost(ctx, e.answer, err)
 		}
 	}
+}
+
+// readChunks decodes a stream's events and hands each to take, until the stream has ended with a finish reason in d.
+func readChunks[C any](ctx context.Context, r *remote, in *events, d *draft, take func(context.Context, *C) error) error {
+	for {
+		data, err := in.next(ctx)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		var failed struct {
+			Error json.RawMessage `json:"error"`
+		}
+		chunk := new(C)
+		if err := errors.Join(json.Unmarshal(data, chunk), json.Unmarshal(data, &failed)); err != nil {
+			return r.broken("an event of its stream is not what its API documents", err)
+		}
+		if len(failed.Error) > 0 && string(failed.Error) != "null" {
+			reason, code, param := parseRefusal(data)
+			return r.refusal(errorStatus(failed.Error), 0, reason, code, param)
+		}
+		if err := take(ctx, chunk); err != nil {
+			return err
+		}
+	}
+	if d.finish == schemas.FinishReason_FINISH_REASON_UNSPECIFIED {
+		return r.broken("its stream ended without a finish reason", nil)
+	}
+	return nil
+}
+
+// errorStatus is the status that an error in the middle of a stream names, else 502.
+func errorStatus(e json.RawMessage) int {
+	var in struct {
+		Code int `json:"code"`
+	}
+	if json.Unmarshal(e, &in) == nil && in.Code >= 400 && in.Code < 600 {
+		return in.Code
+	}
+	return http.StatusBadGateway
 }

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 
@@ -19,9 +17,8 @@ import (
 // sglangChunk is one event of /generate, or its whole answer. Texts and lists hold everything until then, unless the server was started with
 // incremental output: completion_tokens tells which.
 type sglangChunk struct {
-	Text      string          `json:"text"`
-	OutputIDs []uint32        `json:"output_ids"`
-	Error     json.RawMessage `json:"error"`
+	Text      string   `json:"text"`
+	OutputIDs []uint32 `json:"output_ids"`
 	Meta      struct {
 		FinishReason *struct {
 			Type       string `json:"type"` // stop, length, abort
@@ -120,7 +117,7 @@ func (s *sglang) Sample(ctx context.Context, r *gateway.SampleRequest, emit func
 	if parse {
 		st.tools = r.Tools
 	}
-	return d.finished(ctx, st.read(ctx, in), v, sampling)
+	return d.finished(ctx, readChunks(ctx, st.remote, in, st.draft, st.chunk), v, sampling)
 }
 
 // callsTools reports whether the response may call tools, and refuses what the native API cannot force.
@@ -198,33 +195,6 @@ type sglangStream struct {
 
 	whole string // all text until now
 	given int    // bytes of it that were emitted
-}
-
-func (s *sglangStream) read(ctx context.Context, in *events) error {
-	for {
-		data, err := in.next(ctx)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		var c sglangChunk
-		if err := json.Unmarshal(data, &c); err != nil {
-			return s.broken("an event of its stream is not what its API documents", err)
-		}
-		if len(c.Error) > 0 && string(c.Error) != "null" {
-			reason, code, param := parseRefusal(data)
-			return s.refusal(errorStatus(c.Error), 0, reason, code, param)
-		}
-		if err := s.chunk(ctx, &c); err != nil {
-			return err
-		}
-	}
-	if s.draft.finish == schemas.FinishReason_FINISH_REASON_UNSPECIFIED {
-		return s.broken("its stream ended without a finish reason", nil)
-	}
-	return nil
 }
 
 func (s *sglangStream) chunk(ctx context.Context, c *sglangChunk) error {
