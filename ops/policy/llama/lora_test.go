@@ -34,7 +34,13 @@ func smol() []linear {
 // writeLoRA writes an adapter of rank 8 for 30 layers with normal A and B, the same for the same seed, and returns its path.
 func writeLoRA(t testing.TB, linears []linear, architecture string, seed uint64) string {
 	t.Helper()
-	const rank, layers, scale = 8, 30, 0.05
+	return writeScaledLoRA(t, linears, architecture, seed, 0.05)
+}
+
+// writeScaledLoRA is writeLoRA with another standard deviation of A and B.
+func writeScaledLoRA(t testing.TB, linears []linear, architecture string, seed uint64, scale float32) string {
+	t.Helper()
+	const rank, layers = 8, 30
 	rng := rand.New(rand.NewPCG(seed, 0))
 	var tensors []gguf.Source
 	add := func(name string, shape ...int) {

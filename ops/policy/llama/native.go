@@ -152,7 +152,7 @@ func (n *native) use(a llama.AdapterLora) error {
 	return nil
 }
 
-// load reads a LoRA. Any goroutine: the context is not touched.
+// load reads a LoRA and tries it. Any goroutine: the context is not touched.
 func (n *native) load(path string) (llama.AdapterLora, error) {
 	if err := checkFile(path); err != nil {
 		return 0, fmt.Errorf("the adapter: %w", err)
@@ -166,6 +166,9 @@ func (n *native) load(path string) (llama.AdapterLora, error) {
 	}
 	if err != nil {
 		return 0, fmt.Errorf("the adapter %s does not fit this model or is damaged: %w", filepath.Base(path), err)
+	}
+	if err := n.probe(a); err != nil {
+		return 0, fmt.Errorf("the adapter %s was tried and cannot be served: %w", filepath.Base(path), errors.Join(err, llama.AdapterLoraFree(a)))
 	}
 	return a, nil
 }

@@ -169,8 +169,8 @@ func (s *Server) Score(ctx context.Context, r *ScoreRequest) (*Scored, error) {
 }
 
 // Swap loads an adapter (a LoRA as GGUF; its scale is alpha/rank as the file says; empty: none) under a version's name and makes it the newest; a
-// version that is loaded becomes the newest as it is. Requests in work keep theirs, and nothing waits for the file. An adapter that does not fit is
-// a 400, and nothing has changed. The file has to stay for as long as the version is wanted: a child that is started again reads it again.
+// version that is loaded becomes the newest as it is. Requests in work keep theirs, and nothing waits for the file. A token is sampled with it first:
+// an adapter that does not fit or gives no numbers is a 400, and nothing has changed. The file has to stay for as long as the version is wanted: a child that is started again reads it again.
 func (s *Server) Swap(ctx context.Context, version, adapter string) error {
 	if version == "" {
 		return refuse("version", "a policy version needs a name")

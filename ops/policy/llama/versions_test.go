@@ -143,8 +143,8 @@ func TestSwapUnderLoad(t *testing.T) {
 	}
 }
 
-// Goal: an adapter that does not fit or is damaged is refused in words, and nothing changes. Method: other shapes, another architecture, cut off, no GGUF,
-// no file, names that cannot be.
+// Goal: an adapter that does not fit, is damaged or gives no numbers is refused in words, and nothing changes. Method: other shapes, another architecture,
+// cut off, no GGUF, no file, NaN, overflow, names that cannot be.
 func TestSwapRefuses(t *testing.T) {
 	s := start(t, config(t))
 	before, _ := generate(t, s, &Request{Prompt: prompt(t, 1, 10), MaxTokens: 5})
@@ -163,7 +163,8 @@ func TestSwapRefuses(t *testing.T) {
 	}
 	for what, path := range map[string]string{
 		"shapes": writeLoRA(t, other, "llama", 2), "architecture": writeLoRA(t, smol(), "qwen2", 3), "cut off": cut, "text": text, "missing": good + ".none",
-		"the model itself": s.cfg.Model,
+		"the model itself": s.cfg.Model, "no numbers": writeScaledLoRA(t, smol(), "llama", 4, float32(math.NaN())),
+		"numbers too large": writeScaledLoRA(t, smol(), "llama", 5, 1e30),
 	} {
 		err := s.Swap(t.Context(), "bad", path)
 		if status(err) != http.StatusBadRequest {
