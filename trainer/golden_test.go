@@ -1,35 +1,13 @@
 package trainer_test
 
 import (
-	"encoding/json"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
+	"github.com/nextstate-rl/nextstate/schemas/goldentest"
 	"github.com/nextstate-rl/nextstate/trainer"
 )
-
-// golden decodes a file of expected values into a new value for each place that has it: the project's own copy, which must exist, and the folder that NEXTSTATE_GOLDEN names.
-func golden[T any](t *testing.T, name string, each func(t *testing.T, v T)) {
-	t.Helper()
-	paths := []string{filepath.Join("testdata", "golden", name)}
-	if dir := os.Getenv("NEXTSTATE_GOLDEN"); dir != "" {
-		paths = append(paths, filepath.Join(dir, name))
-	}
-	for _, path := range paths {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var v T
-		if err := json.Unmarshal(b, &v); err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
-		each(t, v)
-	}
-}
 
 const tolerance = 1e-9
 
@@ -64,7 +42,7 @@ func TestGoldenSurrogate(t *testing.T) {
 			Advantage, Loss, Grad, Clipped []float64
 		}
 	}
-	golden(t, "ppo.json", func(t *testing.T, f file) {
+	goldentest.Each(t, "ppo.json", func(t *testing.T, f file) {
 		for _, c := range f.Cases {
 			for i := range c.Cur {
 				loss, grad, clipped := trainer.Surrogate(c.Cur[i], c.Old[i], c.Advantage[i], c.Low, c.High)
@@ -89,7 +67,7 @@ func TestGoldenKL(t *testing.T) {
 			KL, Grad []float64
 		}
 	}
-	golden(t, "kl.json", func(t *testing.T, f file) {
+	goldentest.Each(t, "kl.json", func(t *testing.T, f file) {
 		for _, c := range f.Cases {
 			for i := range c.Cur {
 				kl, grad := trainer.KL(c.Kind, c.Cur[i], c.Ref[i])
@@ -120,7 +98,7 @@ func TestGoldenOffPolicy(t *testing.T) {
 			Advantage, Grad []float64
 		}
 	}
-	golden(t, "off_policy.json", func(t *testing.T, f file) {
+	goldentest.Each(t, "off_policy.json", func(t *testing.T, f file) {
 		for _, c := range f.TIS {
 			for i := range c.Old {
 				w := trainer.ImportanceWeight(c.Old[i], c.Sampler[i], c.Cap)
@@ -157,7 +135,7 @@ func TestGoldenStepRewards(t *testing.T) {
 			Samples, Expected []steps
 		}
 	}
-	golden(t, "step_rewards.json", func(t *testing.T, f file) {
+	goldentest.Each(t, "step_rewards.json", func(t *testing.T, f file) {
 		for _, c := range f.Cases {
 			in := make([]trainer.Steps, len(c.Samples))
 			for i, s := range c.Samples {
@@ -201,7 +179,7 @@ func TestGoldenReverseKL(t *testing.T) {
 			Grad   [][]float64 `json:"grad_logits"`
 		}
 	}
-	golden(t, "reverse_kl.json", func(t *testing.T, f file) {
+	goldentest.Each(t, "reverse_kl.json", func(t *testing.T, f file) {
 		for _, c := range f.Cases {
 			mean := 0.0
 			for i, row := range c.Logits {
@@ -311,7 +289,7 @@ func TestGoldenHybrid(t *testing.T) {
 			}
 		}
 	}
-	golden(t, "hybrid.json", func(t *testing.T, f file) {
+	goldentest.Each(t, "hybrid.json", func(t *testing.T, f file) {
 		for _, c := range f.Cases {
 			o := trainer.Objective{
 				WEval: c.Config.WEval, WDir: c.Config.WDir, EpsLow: c.Config.Low, EpsHigh: c.Config.High, Directive: trainer.DirectiveTopK,
@@ -358,7 +336,7 @@ func TestGoldenTokenLevel(t *testing.T) {
 			}
 		}
 	}
-	golden(t, "token_level.json", func(t *testing.T, f file) {
+	goldentest.Each(t, "token_level.json", func(t *testing.T, f file) {
 		for _, c := range f.Cases {
 			o := trainer.Objective{WEval: c.Config.WEval, WDir: c.Config.WDir, EpsLow: c.Config.Low, EpsHigh: c.Config.High, Directive: trainer.DirectiveToken, NegativeScale: 1}
 			mean := 0.0

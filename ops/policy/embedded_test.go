@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"math"
 	"math/rand/v2"
@@ -23,6 +22,7 @@ import (
 	"github.com/nextstate-rl/nextstate/ops/policy/policytest"
 	"github.com/nextstate-rl/nextstate/producers/gateway"
 	"github.com/nextstate-rl/nextstate/schemas"
+	"github.com/nextstate-rl/nextstate/schemas/goldentest"
 	"github.com/nextstate-rl/nextstate/trainer/gguf"
 )
 
@@ -135,33 +135,6 @@ type goldenLogprobs struct {
 	}
 }
 
-// golden reads the project's own copy of the expected log-probs, and that in the folder which NEXTSTATE_GOLDEN names, where it has one.
-func golden(t *testing.T) (list []goldenLogprobs) {
-	t.Helper()
-	paths := []string{filepath.Join("testdata", "golden", "logprobs.json")}
-	if dir := os.Getenv("NEXTSTATE_GOLDEN"); dir != "" {
-		if _, err := os.ReadDir(dir); err != nil {
-			t.Fatal(err)
-		}
-		paths = append(paths, filepath.Join(dir, "logprobs.json"))
-	}
-	for i, path := range paths {
-		raw, err := os.ReadFile(path)
-		if i > 0 && errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		var g goldenLogprobs
-		if err = errors.Join(err, json.Unmarshal(raw, &g)); err != nil {
-			t.Fatal(err)
-		}
-		if len(g.Cases) == 0 || g.Tolerance == 0 {
-			t.Fatalf("%s: no cases", path)
-		}
-		list = append(list, g)
-	}
-	return list
-}
-
 // TestGoldenLogprobs: llama.cpp gives the expected log-probs and likeliest tokens. Method: the model is copied as float32, so that the weights are those
 // that the expected values were computed with, and the expected response is scored under the prompt that the engine itself makes of the messages.
 func TestGoldenLogprobs(t *testing.T) {
@@ -182,7 +155,10 @@ func TestGoldenLogprobs(t *testing.T) {
 		c.Llama = llama.Config{Parallel: 1, Context: 256, Batch: 256, Threads: 1, Cache: llama.CacheF32}
 	})
 	worst := 0.0
-	for _, g := range golden(t) {
+	goldentest.Each(t, "logprobs.json", func(t *testing.T, g goldenLogprobs) {
+		if len(g.Cases) == 0 || g.Tolerance == 0 {
+			t.Fatal("no cases")
+		}
 		for _, c := range g.Cases {
 			s, err := e.Score(t.Context(), &policy.ScoreRequest{Messages: askUser(c.Prompt), Response: c.ResponseIDs, Temperature: 1, TopK: 5})
 			if err != nil {
@@ -209,7 +185,7 @@ func TestGoldenLogprobs(t *testing.T) {
 				}
 			}
 		}
-	}
+	})
 	t.Logf("largest difference: %.2g nats", worst)
 }
 
@@ -222,22 +198,24 @@ func distinct(l []float64, k int, tolerance float64) bool {
 // as untrainable unless the configuration lets it be trained; nothing is recorded at a sampling temperature that there is not.
 func TestEmbeddedGreedy(t *testing.T) {
 	e, trained := embedded(t, nil), embedded(t, func(c *policy.Config) { c.TrainGreedy = true })
-	for _, c := range golden(t)[0].Cases {
-		r := &gateway.SampleRequest{Messages: askUser(c.Prompt), Sampling: greedy(12)}
-		s, again := sample(t, e, r), sample(t, trained, r)
-		if !slices.Equal(s.Tokens.GetPromptIds(), c.PromptIDs) {
-			t.Errorf("%q: prompt %v, want %v", c.Prompt, s.Tokens.GetPromptIds(), c.PromptIDs)
+	goldentest.Each(t, "logprobs.json", func(t *testing.T, g goldenLogprobs) {
+		for _, c := range g.Cases {
+			r := &gateway.SampleRequest{Messages: askUser(c.Prompt), Sampling: greedy(12)}
+			s, again := sample(t, e, r), sample(t, trained, r)
+			if !slices.Equal(s.Tokens.GetPromptIds(), c.PromptIDs) {
+				t.Errorf("%q: prompt %v, want %v", c.Prompt, s.Tokens.GetPromptIds(), c.PromptIDs)
+			}
+			if !slices.Equal(s.Tokens.GetResponseIds(), again.Tokens.GetResponseIds()) {
+				t.Errorf("%q: %v and %v", c.Prompt, s.Response, again.Response)
+			}
+			if s.Untrainable != "temperature 0" || s.Tokens.TopK != nil || s.Tokens.LogprobsSampled != nil {
+				t.Errorf("greedy: untrainable %q, %d at the sampling temperature", s.Untrainable, len(s.Tokens.LogprobsSampled))
+			}
+			if again.Untrainable != "" || again.Tokens.GetTopK().GetK() != 4 || len(again.Tokens.LogprobsSampled) != len(again.Tokens.ResponseIds) {
+				t.Errorf("greedy, to be trained: untrainable %q, %v", again.Untrainable, again.Tokens)
+			}
 		}
-		if !slices.Equal(s.Tokens.GetResponseIds(), again.Tokens.GetResponseIds()) {
-			t.Errorf("%q: %v and %v", c.Prompt, s.Response, again.Response)
-		}
-		if s.Untrainable != "temperature 0" || s.Tokens.TopK != nil || s.Tokens.LogprobsSampled != nil {
-			t.Errorf("greedy: untrainable %q, %d at the sampling temperature", s.Untrainable, len(s.Tokens.LogprobsSampled))
-		}
-		if again.Untrainable != "" || again.Tokens.GetTopK().GetK() != 4 || len(again.Tokens.LogprobsSampled) != len(again.Tokens.ResponseIds) {
-			t.Errorf("greedy, to be trained: untrainable %q, %v", again.Untrainable, again.Tokens)
-		}
-	}
+	})
 }
 
 // TestEmbeddedDefaults: what a request does not set is filled in and reported; max_tokens is bounded by what the context has left.

@@ -2,12 +2,8 @@ package gguf_test
 
 import (
 	"encoding/binary"
-	"encoding/json"
-	"errors"
-	"io/fs"
 	"math"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,31 +13,9 @@ import (
 	"github.com/ebitengine/purego"
 
 	"github.com/nextstate-rl/nextstate/ops/assets"
+	"github.com/nextstate-rl/nextstate/schemas/goldentest"
 	"github.com/nextstate-rl/nextstate/trainer/gguf"
 )
-
-// goldenFiles are the project's own copy of a file of expected values, and that in the folder which NEXTSTATE_GOLDEN names, where it has one.
-func goldenFiles(t *testing.T, name string) [][]byte {
-	t.Helper()
-	own, err := os.ReadFile(filepath.Join("testdata", "golden", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := [][]byte{own}
-	if dir := os.Getenv("NEXTSTATE_GOLDEN"); dir != "" {
-		if _, err := os.ReadDir(dir); err != nil {
-			t.Fatal(err)
-		}
-		more, err := os.ReadFile(filepath.Join(dir, name))
-		switch {
-		case err == nil:
-			files = append(files, more)
-		case !errors.Is(err, fs.ErrNotExist):
-			t.Fatal(err)
-		}
-	}
-	return files
-}
 
 // ggufName gives the GGUF's name of a tensor.
 func ggufName(name string) string {
@@ -61,24 +35,21 @@ func TestGoldenDequantised(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, raw := range goldenFiles(t, "logprobs.json") {
-		var golden struct {
-			Dequantised []struct {
-				Tensor string
-				Shape  []int
-				Sum    float64
-				AbsSum float64 `json:"abs_sum"`
-				First  []float32
-				At     [][2]float64
-			}
+	type golden struct {
+		Dequantised []struct {
+			Tensor string
+			Shape  []int
+			Sum    float64
+			AbsSum float64 `json:"abs_sum"`
+			First  []float32
+			At     [][2]float64
 		}
-		if err := json.Unmarshal(raw, &golden); err != nil {
-			t.Fatal(err)
-		}
-		if len(golden.Dequantised) == 0 {
+	}
+	goldentest.Each(t, "logprobs.json", func(t *testing.T, g golden) {
+		if len(g.Dequantised) == 0 {
 			t.Fatal("no expected tensors")
 		}
-		for _, want := range golden.Dequantised {
+		for _, want := range g.Dequantised {
 			tensor := f.Tensor(ggufName(want.Tensor))
 			if tensor == nil {
 				t.Fatalf("%s: no tensor %s", want.Tensor, ggufName(want.Tensor))
@@ -115,7 +86,7 @@ func TestGoldenDequantised(t *testing.T) {
 				}
 			}
 		}
-	}
+	})
 }
 
 // TestDequantiseAsNative: every block format gives the numbers that llama.cpp's own code gives for the same random blocks, to one unit in the last

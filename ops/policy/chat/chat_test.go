@@ -2,8 +2,6 @@ package chat
 
 import (
 	"encoding/json"
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +12,7 @@ import (
 	"github.com/nextstate-rl/nextstate/ops/assets"
 	"github.com/nextstate-rl/nextstate/ops/policy/tokenizer"
 	"github.com/nextstate-rl/nextstate/schemas"
+	"github.com/nextstate-rl/nextstate/schemas/goldentest"
 	"github.com/nextstate-rl/nextstate/trainer/gguf"
 )
 
@@ -90,36 +89,15 @@ func sys(text string) *schemas.Message       { return say(schemas.Role_ROLE_SYST
 // stand in a message: those are text. Method: where a message holds one, the ids are compared with the text of the ids.
 func TestGoldenChatTemplate(t *testing.T) {
 	tok, tmpl := smol(t)
-	files := [][]byte{}
-	own, err := os.ReadFile(filepath.Join("testdata", "golden", "chat_template.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files = append(files, own)
-	if dir := os.Getenv("NEXTSTATE_GOLDEN"); dir != "" {
-		if _, err := os.ReadDir(dir); err != nil {
-			t.Fatal(err)
-		}
-		more, err := os.ReadFile(filepath.Join(dir, "chat_template.json"))
-		switch {
-		case err == nil:
-			files = append(files, more)
-		case !errors.Is(err, fs.ErrNotExist):
-			t.Fatal(err)
+	type expected struct {
+		Template string
+		Cases    []struct {
+			Messages []wire
+			Text     string
+			IDs      []uint32
 		}
 	}
-	for _, raw := range files {
-		var golden struct {
-			Template string
-			Cases    []struct {
-				Messages []wire
-				Text     string
-				IDs      []uint32
-			}
-		}
-		if err := json.Unmarshal(raw, &golden); err != nil {
-			t.Fatal(err)
-		}
+	goldentest.Each(t, "chat_template.json", func(t *testing.T, golden expected) {
 		if len(golden.Cases) == 0 {
 			t.Fatal("no cases")
 		}
@@ -146,7 +124,7 @@ func TestGoldenChatTemplate(t *testing.T) {
 				t.Errorf("%q holds special tokens in a message; got %v", c.Text, got)
 			}
 		}
-	}
+	})
 }
 
 // TestTemplates: templates in the style of the known families give what Jinja2 (as Python's libraries set it up) gave for the same conversations.

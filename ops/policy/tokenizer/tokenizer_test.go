@@ -2,9 +2,6 @@ package tokenizer_test
 
 import (
 	"bytes"
-	"encoding/json"
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +11,7 @@ import (
 
 	"github.com/nextstate-rl/nextstate/ops/assets"
 	"github.com/nextstate-rl/nextstate/ops/policy/tokenizer"
+	"github.com/nextstate-rl/nextstate/schemas/goldentest"
 	"github.com/nextstate-rl/nextstate/trainer/gguf"
 )
 
@@ -46,45 +44,19 @@ func made(t testing.TB, pairs []gguf.Pair) *gguf.File {
 	return f
 }
 
-// goldenFiles are the project's own copy of a file of expected values, and that in the folder which NEXTSTATE_GOLDEN names, where it has one.
-func goldenFiles(t *testing.T, name string) [][]byte {
-	t.Helper()
-	own, err := os.ReadFile(filepath.Join("testdata", "golden", name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := [][]byte{own}
-	if dir := os.Getenv("NEXTSTATE_GOLDEN"); dir != "" {
-		if _, err := os.ReadDir(dir); err != nil {
-			t.Fatal(err)
-		}
-		more, err := os.ReadFile(filepath.Join(dir, name))
-		switch {
-		case err == nil:
-			files = append(files, more)
-		case !errors.Is(err, fs.ErrNotExist):
-			t.Fatal(err)
-		}
-	}
-	return files
-}
-
 // TestGoldenTokenizer: texts give the expected ids, with special tokens recognised and without, and come back from them.
 func TestGoldenTokenizer(t *testing.T) {
 	tok := smol(t)
-	for _, raw := range goldenFiles(t, "tokenizer.json") {
-		var golden struct {
-			Special []string
-			Cases   []struct {
-				Text      string
-				IDs       []uint32
-				IDsPlain  []uint32 `json:"ids_plain"`
-				Roundtrip bool
-			}
+	type expected struct {
+		Special []string
+		Cases   []struct {
+			Text      string
+			IDs       []uint32
+			IDsPlain  []uint32 `json:"ids_plain"`
+			Roundtrip bool
 		}
-		if err := json.Unmarshal(raw, &golden); err != nil {
-			t.Fatal(err)
-		}
+	}
+	goldentest.Each(t, "tokenizer.json", func(t *testing.T, golden expected) {
 		var names []string
 		for _, s := range tok.Specials() {
 			names = append(names, s.Text)
@@ -110,7 +82,7 @@ func TestGoldenTokenizer(t *testing.T) {
 				t.Errorf("%q comes back as %q", c.Text, got)
 			}
 		}
-	}
+	})
 }
 
 // TestEnds: the default policy ends a response with <|im_end|> or <|endoftext|>, and its prompts do not begin with BOS.
