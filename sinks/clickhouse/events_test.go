@@ -73,7 +73,7 @@ func turnEvents(session string, n int, previous string) []schemas.Event {
 		event(session, name("hint vote"), &schemas.HintVoteCast{TurnId: turn, Finder: "rules", Decision: ptr(int32(1)), Hint: "Use the other."}),
 	}
 	if n%2 == 0 {
-		teacher := &schemas.TeacherScored{TurnId: turn, Hint: "Use the other.", TeacherVersion: "base", Temperature: 1, Logprobs: []float32{-1, -2}}
+		teacher := &schemas.TeacherScored{TurnId: turn, Hint: "Use the other.", TeacherVersion: "base", Temperature: 1, Logprobs: []float32{-1, -2}, HintIndexes: []uint32{0, 0}}
 		return append(all,
 			event(session, name("teacher"), teacher),
 			event(session, name("hint"), &schemas.HintSelected{TurnId: turn, Hint: "Use the other.", Candidates: []string{"Use the other."}, Selection: "unscored", Teacher: teacher, Finder: "rules"}),
@@ -107,7 +107,7 @@ func trainingEvents() []schemas.Event {
 	sample := schemas.ContentID("s0", "sample 0")
 	return []schemas.Event{
 		event("training", "update", &schemas.UpdateStarted{Update: 1, ParentVersion: "base", SampleIds: []string{sample}, Objective: "{}", Seed: 7, Engine: "onnx"}),
-		event("training", "policy", &schemas.PolicyPublished{Update: 1, ParentVersion: "base", PeftSha256: make([]byte, 32), Metrics: map[string]float64{"loss": 0.5}, BaseModel: "small"}),
+		event("training", "policy", &schemas.PolicyPublished{Update: 1, UpdateId: schemas.ContentID("training", "update"), ParentVersion: "base", PeftSha256: make([]byte, 32), Metrics: map[string]float64{"loss": 0.5}, BaseModel: "small"}),
 		event("training", "rollback", &schemas.PolicyRolledBack{FromVersion: "1", ToVersion: "base", Reason: "worse", By: "ann"}),
 		event("import", "dead", &schemas.DeadLettered{
 			Stage: "import", Reason: "not JSON", Value: []byte("\xff\x00{"),

@@ -123,7 +123,7 @@ func hintSelected(t *table, _ *Batch) func(row) {
 	turn, hint, candidates := newCells[uuid.UUID](t, "turn_id"), newCells[string](t, "hint"), newLists[[]string](t, "candidates")
 	index, selection, finder := newCells[uint32](t, "candidate_index"), newCells[string](t, "selection"), newCells[string](t, "finder")
 	teacher, absent := newCells[*string](t, "teacher_version"), newCells[*string](t, "teacher_absent_reason")
-	turnOffset := newCells[uint64](t, "turn_offset")
+	turnOffset, indexes := newCells[uint64](t, "turn_offset"), newLists[[]uint32](t, "hint_indexes")
 	return func(r row) {
 		h, ok := r.Payload.(*schemas.HintSelected)
 		if !ok {
@@ -138,6 +138,7 @@ func hintSelected(t *table, _ *Batch) func(row) {
 		teacher.add(teacherVersion(h.GetTeacher()))
 		absent.add(h.TeacherAbsentReason)
 		turnOffset.add(h.GetTurnOffset())
+		indexes.add(h.GetTeacher().GetHintIndexes())
 	}
 }
 
