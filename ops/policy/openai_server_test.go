@@ -129,6 +129,13 @@ func (s *vllmServer) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
+	s.mu.Lock()
+	broken := strings.Contains(s.paths[q.Model], "broken")
+	s.mu.Unlock()
+	if broken {
+		fail(w, 400, "Out of range float values are not JSON compliant")
+		return
+	}
 	prompt := s.chat(q.Messages)
 	if q.TopLogprobs > 20 {
 		fail(w, 400, "Requested sample logprobs of 21, which is greater than max allowed: 20")

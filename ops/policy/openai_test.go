@@ -204,7 +204,7 @@ func TestVLLMCancel(t *testing.T) {
 }
 
 // TestVLLMVersions: adapters beyond the bound are unloaded, the longest unused first; those that the server has are found at the start and by name;
-// one that the server lost is loaded again; and one that cannot be loaded changes nothing.
+// one that the server lost is loaded again; and one that cannot be loaded or gives no numbers changes nothing.
 func TestVLLMVersions(t *testing.T) {
 	s, url := newVLLM(t)
 	s.adapters, s.paths["early"] = []string{"early"}, "/adapters/early"
@@ -225,6 +225,13 @@ func TestVLLMVersions(t *testing.T) {
 	}
 	if err := e.Swap(t.Context(), "v4", "/adapters/missing"); err == nil {
 		t.Error("a missing adapter was loaded")
+	}
+	newest, _ := e.Versions(t.Context())
+	if err := e.Swap(t.Context(), "v5", "/adapters/broken"); wantStatus(err, 400) != "" {
+		t.Errorf("an adapter that gives no numbers: %v", err)
+	}
+	if after, _ := e.Versions(t.Context()); len(after) == 0 || after[0].ID != newest[0].ID || slices.ContainsFunc(after, func(v gateway.Version) bool { return v.ID == "v5" }) {
+		t.Errorf("after a broken adapter: %v", after)
 	}
 	if got, _, err := sampleOnce(t, e, request("hi", 3)); err != nil || got.Version != "v3" {
 		t.Errorf("after a failed swap: %v, %v", got, err)

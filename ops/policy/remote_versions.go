@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -9,10 +10,12 @@ import (
 	"time"
 
 	"github.com/nextstate-rl/nextstate/producers/gateway"
+	"github.com/nextstate-rl/nextstate/schemas"
 )
 
-// loader loads and unloads adapters on a server.
+// loader loads and unloads adapters on a server, and samples with them.
 type loader interface {
+	gateway.Policy
 	load(ctx context.Context, name, adapter string) error
 	unload(ctx context.Context, name string) error
 }
@@ -104,7 +107,7 @@ func (v *versions) all() []gateway.Version {
 	return out
 }
 
-// swap makes id the newest, loading adapter first unless it is there. Requests in work are not touched: they name their version to the server.
+// swap makes id the newest, loading adapter first unless it is there, and sampling a token with it. Requests in work are not touched: they name their version to the server.
 func (v *versions) swap(ctx context.Context, l loader, id, adapter string) error {
 	if id == "" {
 		return &gateway.PolicyError{Status: http.StatusBadRequest, Message: "a policy version needs an id"}
@@ -114,20 +117,40 @@ func (v *versions) swap(ctx context.Context, l loader, id, adapter string) error
 	if v.promote(id) {
 		return nil
 	}
-	fresh := &version{id: id, name: v.model, base: true, created: time.Now()}
-	if adapter != "" {
-		if err := v.makeRoom(ctx, l); err != nil {
-			return err
-		}
-		if err := l.load(ctx, id, adapter); err != nil {
-			return fmt.Errorf("loading the policy version %s: %w", id, err)
-		}
-		fresh.name, fresh.base = id, false
+	if adapter == "" {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.list = slices.Insert(v.list, 0, &version{id: id, name: v.model, base: true, created: time.Now()})
+		return nil
 	}
+	if err := v.makeRoom(ctx, l); err != nil {
+		return err
+	}
+	if err := l.load(ctx, id, adapter); err != nil {
+		return fmt.Errorf("loading the policy version %s: %w", id, err)
+	}
+	v.add(id) // behind the others: nobody is given it who does not ask for it
+	if err := probe(ctx, l, id); err != nil {
+		v.drop(id)
+		return errors.Join(fmt.Errorf("trying the policy version %s: %w", id, err), l.unload(ctx, id))
+	}
+	v.promote(id)
+	return nil
+}
+
+// probe samples one token with a version.
+func probe(ctx context.Context, l loader, id string) error {
+	one, word := uint32(1), &schemas.Part{Content: &schemas.Part_Text{Text: "Hello"}}
+	_, err := l.Sample(ctx, &gateway.SampleRequest{
+		Version: id, Messages: []*schemas.Message{{Role: schemas.Role_ROLE_USER, Parts: []*schemas.Part{word}}}, Sampling: &schemas.Sampling{MaxTokens: &one},
+	}, func(gateway.Piece) error { return nil })
+	return err
+}
+
+func (v *versions) drop(id string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.list = slices.Insert(v.list, 0, fresh)
-	return nil
+	v.list = slices.DeleteFunc(v.list, func(o *version) bool { return o.id == id })
 }
 
 // promote moves a version that is loaded to the front.
