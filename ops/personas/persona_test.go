@@ -1,0 +1,141 @@
+package personas
+
+import (
+	"strings"
+	"testing"
+)
+
+// kofi is a problem that the hand-written replies below are about.
+var kofi = Problem{
+	Text:  "Kofi buys 4 boxes of pens. Each box holds 12 pens. Kofi gives 9 pens to friends. How many pens are left?",
+	Nouns: []string{"pens", "pen", "boxes", "box", "friends"}, Steps: []Step{times(4, 12), minus(48, 9)}, Answer: 39,
+}
+
+const (
+	plain    = "Kofi has 4 boxes with 12 pens in each, which makes 48 pens. After giving 9 of them to friends there are 39 pens left."
+	detailed = "The student multiplied 4 by 12 to get the 48 pens in all boxes, which is right because every box holds the same number. Then the student took away the 9 pens for the friends and got 39, which is right too. It would be clearer to say what 48 stands for."
+)
+
+// TestPreferences holds each persona's preference against replies written by hand. Method: the complaint must name what was written.
+func TestPreferences(t *testing.T) {
+	for name, c := range map[string]struct {
+		persona, text string
+		tokens        int
+		complaint     string // empty: none
+	}{
+		"plain":                 {"student", plain, 40, ""},
+		"decimals":              {"student", "The pens cost 4. 50 euros is 12.5 times that, so 39 is right", 30, ""},
+		"number opens a line":   {"student", "48 pens are in the boxes.\n39 are left.", 30, ""},
+		"numbered":              {"student", "1. 4 x 12 = 48\n2. 48 - 9 = 39", 30, "numbered"},
+		"numbered with bracket": {"student", "First:\n 1) 4 x 12 = 48", 30, "numbered"},
+		"numbered in bold":      {"student", "**1.** 4 x 12 = 48", 30, "numbered"},
+		"step by number":        {"student", "Step 1: 4 x 12 = 48", 30, "numbered"},
+		"bold":                  {"student", "There are **39** pens left.", 30, "bold"},
+		"label":                 {"student", "Final answer: 39", 30, "label"},
+		"label in capitals":     {"student", "So the FINAL  ANSWER is 39", 30, "label"},
+		"boxed":                 {"student", `It is \boxed{39}.`, 30, "box"},
+		"long comment":          {"ta", detailed, 60, ""},
+		"just long enough":      {"ta", detailed, 50, ""},
+		"short comment":         {"ta", detailed, 49, "49 tokens"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := Named(c.persona)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := p.Complaint(Reply{Text: c.text, Tokens: c.tokens})
+			if (got == "") != (c.complaint == "") || !strings.Contains(got, c.complaint) {
+				t.Errorf("%q: %q, want %q", c.text, got, c.complaint)
+			}
+		})
+	}
+}
+
+// TestGuard refuses what meets a preference and helps nobody. Method: replies written by hand, each with one fault.
+func TestGuard(t *testing.T) {
+	loop := strings.Repeat("I am so glad that you asked about the pens. ", 6)
+	for name, c := range map[string]struct {
+		text   string
+		tokens int
+		work   []string
+		want   string
+	}{
+		"good":                 {plain, 40, nil, ""},
+		"plain arithmetic":     {"4 times 12 is 48, and 48 minus 9 is 39, so that is what is left in the end.", 40, nil, ""},
+		"short":                {"39 pens in 4 boxes.", 8, nil, "only 8 tokens"},
+		"empty":                {"", 0, nil, "only 0 tokens"},
+		"loop":                 {loop, 70, nil, "repeats itself"},
+		"refusal":              {"I’m sorry, but I cannot say how many pens are in the 4 boxes of 12, as that is private.", 30, nil, "a refusal"},
+		"another refusal":      {"As an AI language model I know nothing of pens and boxes that belong to Kofi.", 30, nil, "a refusal"},
+		"beside the point":     {"What a lovely day it is to go to the beach and to look at the sea and the ships.", 30, nil, "beside the point"},
+		"one number only":      {"There are 39 of them, I think, because that is what comes out when one counts it all, 4 by one.", 30, nil, "beside the point"},
+		"one number and work":  {"The student multiplied by 4 as one should, and everything that follows from that is right as well.", 30, []string{"multiplied"}, ""},
+		"work without problem": {"The student multiplied as one should, and everything that follows from that is right as well.", 30, []string{"multiplied"}, "beside the point"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := guard(Reply{Text: c.text, Tokens: c.tokens}, kofi, c.work)
+			if (got == "") != (c.want == "") || !strings.HasPrefix(got, c.want) {
+				t.Errorf("%q: %q, want %q", c.text, got, c.want)
+			}
+		})
+	}
+}
+
+// TestRepeatedCountsThousandsOnce: the share is that of repeated word 3-grams, with numbers whole. Method: texts whose 3-grams can be counted by hand.
+func TestRepeatedCountsThousandsOnce(t *testing.T) {
+	for text, want := range map[string]float64{
+		"":                          0,
+		"one two":                   0,
+		"a b c d":                   0,
+		"a b c a b c":               0.25, // abc bca cab abc
+		"1,234 plus 1,234 is 2,468": 0,
+	} {
+		if got := repeated(split(text)); got != want {
+			t.Errorf("%q: %g, want %g", text, got, want)
+		}
+	}
+	if got := split("It's 1,234 pens"); len(got) != 3 || got[1] != "1234" {
+		t.Errorf("words %q", got)
+	}
+}
+
+// TestNamed: an unknown persona is refused with the names that exist.
+func TestNamed(t *testing.T) {
+	if _, err := Named("pirate"); err == nil || !strings.Contains(err.Error(), "student, ta") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestProblems: a seed gives the same problems for ever, all distinct, and each problem's solution is right. Method: two generations of 500 problems,
+// one of them cut short; every step is calculated again from its text, and every number of the first step stands in the problem.
+func TestProblems(t *testing.T) {
+	all, some := Problems(7, 500), Problems(7, 60)
+	seen := map[string]bool{}
+	for i, p := range all {
+		if seen[p.Text] {
+			t.Errorf("problem %d comes twice: %s", i, p.Text)
+		}
+		seen[p.Text] = true
+		if i < len(some) && some[i].Text != p.Text {
+			t.Errorf("problem %d depends on how many are asked for", i)
+		}
+		if p.Answer <= 0 || p.Answer != p.Steps[len(p.Steps)-1].Result {
+			t.Errorf("answer %d: %s", p.Answer, p.Text)
+		}
+		for _, s := range p.Steps {
+			if s.Result != calculate(t, s.Sum) {
+				t.Errorf("%s is not %d", s.Sum, s.Result)
+			}
+		}
+		if len(p.Numbers()) == 0 || !strings.HasSuffix(p.Text, "?") {
+			t.Errorf("no numbers or no question: %s", p.Text)
+		}
+		words := split(p.Text)
+		if !onTopic(words, p, nil) {
+			t.Errorf("the problem is not about itself: %s", p.Text)
+		}
+	}
+	if other := Problems(8, 1); other[0].Text == all[0].Text {
+		t.Error("another seed gives the same first problem")
+	}
+}
