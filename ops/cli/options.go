@@ -17,12 +17,14 @@ import (
 	"github.com/nextstate-rl/nextstate/ops/embedded/clickhouse"
 	"github.com/nextstate-rl/nextstate/ops/policy/llama"
 	"github.com/nextstate-rl/nextstate/producers/importers"
+	"github.com/nextstate-rl/nextstate/trainer/onnx"
 )
 
 // MaybeChild turns the process into one of our native servers when it was started as one. main calls it first.
 func MaybeChild() {
 	clickhouse.MaybeChild()
 	llama.MaybeChild()
+	onnx.MaybeChild()
 	bench.MaybeChild()
 }
 

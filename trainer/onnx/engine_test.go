@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -26,6 +27,26 @@ func library(t *testing.T) *ort.Library {
 
 // tiny is a model of the llama family with random weights: two blocks, three query heads a key head.
 func tiny(t *testing.T, tied bool) *gguf.File {
+	t.Helper()
+	b := tinyBytes(t, tied)
+	f, err := gguf.Read(bytes.NewReader(b), int64(len(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// tinyFile is the path of tiny.
+func tinyFile(t *testing.T, tied bool) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tiny.gguf")
+	if err := os.WriteFile(path, tinyBytes(t, tied), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func tinyBytes(t *testing.T, tied bool) []byte {
 	t.Helper()
 	const blocks, hidden, heads, kv, size, ffn, vocabulary = 2, 24, 6, 2, 4, 40, 53
 	r := rand.New(rand.NewPCG(1, 2))
@@ -73,11 +94,18 @@ func tiny(t *testing.T, tied bool) *gguf.File {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := gguf.Read(bytes.NewReader(out.Bytes()), int64(out.Len()))
+	return out.Bytes()
+}
+
+// open2 is the engine of tiny with rank 2.
+func open2(t *testing.T) *onnx.Engine {
+	t.Helper()
+	e, err := onnx.Open(library(t), tiny(t, true), onnx.Config{Rank: 2, Alpha: 3, Threads: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return f
+	t.Cleanup(e.Close)
+	return e
 }
 
 func randomAdapter(e *onnx.Engine, rank int, alpha float64, r *rand.Rand) *trainer.Adapter {
@@ -102,22 +130,9 @@ func TestGradient(t *testing.T) {
 		}
 		defer e.Close()
 		a := randomAdapter(e, 2, 3, r)
-		var sequences []trainer.Sequence
-		var coef [][][]float64
-		for _, n := range []int{5, 9, 3} {
-			s := trainer.Sequence{Prompt: 1 + n/3, Temperature: 0.5 + r.Float64()}
-			for range n {
-				s.Tokens = append(s.Tokens, r.Uint32N(53))
-			}
-			var rows [][]float64
-			for range s.Response() {
-				s.Wanted = append(s.Wanted, []uint32{r.Uint32N(53), r.Uint32N(53), r.Uint32N(53)})
-				rows = append(rows, []float64{r.NormFloat64(), r.NormFloat64(), r.NormFloat64()})
-			}
-			sequences, coef = append(sequences, s), append(coef, rows)
-		}
+		list, coef := sequences(r, 5, 9, 3)
 		loss := func() (sum float64) {
-			lp, _, err := e.Logprobs(t.Context(), a, sequences)
+			lp, _, err := e.Logprobs(t.Context(), a, list)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -131,7 +146,7 @@ func TestGradient(t *testing.T) {
 			return sum
 		}
 		grad := a.Zero()
-		if err := e.Gradient(t.Context(), a, sequences, coef, grad); err != nil {
+		if err := e.Gradient(t.Context(), a, list, coef, grad); err != nil {
 			t.Fatal(err)
 		}
 		checked := 0
