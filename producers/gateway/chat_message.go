@@ -1,11 +1,16 @@
 package gateway
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
+
+	"github.com/go-faster/jx"
 
 	"github.com/nextstate-rl/nextstate/schemas"
 )
@@ -36,6 +41,14 @@ type messageDecoder struct {
 
 // message reads one message. at is its place for errors, such as "messages[2]".
 func (d messageDecoder) message(raw json.RawMessage, at string) (*schemas.Message, *fault) {
+	if m := plainMessage(raw); m != nil {
+		return m, nil
+	}
+	return d.fields(raw, at)
+}
+
+// fields reads a message of any form.
+func (d messageDecoder) fields(raw json.RawMessage, at string) (*schemas.Message, *fault) {
 	var in chatMessage
 	if !isObject(raw) || json.Unmarshal(raw, &in) != nil {
 		return nil, badRequest(at, "%s must be an object with role and content, not %s", at, jsonKind(raw))
@@ -71,6 +84,40 @@ func (d messageDecoder) message(raw json.RawMessage, at string) (*schemas.Messag
 	return m, nil
 }
 
+// plainMessage reads the messages that nearly all are, a role and a text, in one pass. Nil: another form, or a doubtful one, which is for the
+// decoder that knows them all.
+func plainMessage(raw json.RawMessage) *schemas.Message {
+	if len(raw) == 0 || raw[0] != '{' || !utf8.Valid(raw) || bytes.Contains(raw, []byte(`\u`)) { // the two decoders differ about broken characters
+		return nil
+	}
+	var role, text string
+	d := jx.DecodeBytes(raw)
+	err := d.ObjBytes(func(d *jx.Decoder, key []byte) (err error) {
+		var into *string
+		switch string(key) {
+		case "role":
+			into = &role
+		case "content":
+			into = &text
+		}
+		if into == nil || *into != "" || d.Next() != jx.String {
+			return errNotPlain
+		}
+		*into, err = d.Str()
+		return err
+	})
+	if err != nil || text == "" || d.Next() != jx.Invalid {
+		return nil
+	}
+	kind, known := chatRoles[role]
+	if !known || kind == schemas.Role_ROLE_TOOL {
+		return nil
+	}
+	return &schemas.Message{Role: kind, Parts: textParts(text)}
+}
+
+var errNotPlain = errors.New("not a plain message")
+
 // assistant reads what only the assistant's messages have.
 func (d messageDecoder) assistant(m *schemas.Message, in *chatMessage, at string) *fault {
 	refusal, f := optionalStr(in.Refusal, at+".refusal")
@@ -80,8 +127,11 @@ func (d messageDecoder) assistant(m *schemas.Message, in *chatMessage, at string
 	if refusal != nil {
 		m.Parts = append(m.Parts, &schemas.Part{Content: &schemas.Part_Refusal{Refusal: *refusal}})
 	}
-	for name, raw := range map[string]json.RawMessage{".reasoning": in.Reasoning, ".reasoning_content": in.ReasoningContent} {
-		said, f := optionalStr(raw, at+name)
+	for _, field := range []struct { // the first that is there counts
+		name string
+		raw  json.RawMessage
+	}{{".reasoning", in.Reasoning}, {".reasoning_content", in.ReasoningContent}} {
+		said, f := optionalStr(field.raw, at+field.name)
 		if f != nil {
 			return f
 		}

@@ -1,10 +1,10 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"os"
@@ -112,7 +112,10 @@ func (g *Gateway) readBody(w http.ResponseWriter, r *http.Request) (body []byte,
 		g.inFlight.Release(room)
 		g.metrics.bytes.Sub(float64(room))
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, g.cfg.MaxBodyBytes))
+	var read bytes.Buffer // begins with what most bodies need, not with what a header claims
+	read.Grow(int(min(room, 64<<10)) + bytes.MinRead)
+	_, err := read.ReadFrom(http.MaxBytesReader(w, r.Body, g.cfg.MaxBodyBytes))
+	body = read.Bytes()
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
