@@ -14,15 +14,29 @@ import (
 	"github.com/nextstate-rl/nextstate/schemas"
 )
 
-// Demo shows the whole capability on bundled transcripts.
+// Demo shows the whole capability, on bundled transcripts or live.
 type Demo struct {
 	Keep bool `help:"Keep the data folder, to look around in it afterwards."`
+
+	Live        bool    `help:"A scripted user talks to the policy, which learns from that."`
+	Persona     string  `help:"Who talks: student, ta." default:"student"`
+	Objective   string  `help:"Preset of the training; none: nothing is trained." default:"default"`
+	Sessions    int     `help:"Most sessions." default:"24"`
+	Turns       int     `help:"Most judged replies in a session." default:"3"`
+	Temperature float64 `help:"Sampling temperature." default:"0.6"`
+	MaxTokens   int     `help:"Most tokens of a reply." default:"80"`
+	Seed        uint64  `help:"Seed of the problems, of the sampling and of the training." default:"1"`
 }
 
 // Help explains the command.
 func (Demo) Help() string {
 	return `Starts everything embedded in a temporary data folder, imports the bundled transcripts (five formats), derives verdicts, hints and samples, asks
-three questions in SQL, derives everything again from the log and compares, and ends.`
+three questions in SQL, derives everything again from the log and compares, and ends.
+
+With --live, a scripted user talks to the policy through OpenAI's API instead and corrects it; the policy is updated between the sessions, until the
+user is satisfied at the first reply of three sessions in a row, or the sessions are over. A frozen control answers the same.
+
+  nextstate demo --live --persona ta --seed 3`
 }
 
 // question is one of the demo's three, also the first ones in docs/sql.md.
@@ -53,6 +67,9 @@ func (d Demo) Run(ctx context.Context, g *Globals) (err error) {
 	g.HTTP.Addr = "127.0.0.1:0"
 	start := time.Now()
 	g.printf("Starting the broker, ClickHouse and PostgreSQL in %s\n", g.Data)
+	if d.Live {
+		return d.live(ctx, g, start)
+	}
 	return g.with(ctx, ops.NeedAll, func(ctx context.Context, s *ops.System) error {
 		g.printf("  ready in %.1f s\n\n", time.Since(start).Seconds())
 		return s.While(ctx, func(ctx context.Context) error { return d.show(ctx, g, s, start) })

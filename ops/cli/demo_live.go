@@ -1,0 +1,288 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nextstate-rl/nextstate/ops"
+	"github.com/nextstate-rl/nextstate/ops/personas"
+	"github.com/nextstate-rl/nextstate/ops/policy"
+)
+
+// Bounds on what a session of the demo waits for: its own signals, an update, and the new version's way into the engine.
+const (
+	demoSignalsWait = 2 * time.Minute
+	demoUpdateWait  = 5 * time.Minute
+	demoServeWait   = 30 * time.Second
+)
+
+// demoAligned is how many first replies in a row must satisfy the persona.
+const demoAligned = 3
+
+// live is the demo in which the policy changes while a persona talks to it. One goroutine.
+type live struct {
+	g        *Globals
+	s        *ops.System
+	plan     personas.Plan
+	gateway  *personas.Client
+	learning *learning
+	// batch is the number of samples of an update; 0: nothing is trained.
+	batch int
+	// shown updates were printed.
+	shown int
+}
+
+// live runs everything in this process and has the persona talk to it.
+func (d Demo) live(ctx context.Context, g *Globals, start time.Time) error {
+	persona, err := personas.Named(d.Persona)
+	if err != nil {
+		return fmt.Errorf("--persona: %w", err)
+	}
+	l := &live{g: g, learning: newLearning(), plan: personas.Plan{
+		Persona: persona, Sessions: d.Sessions, Turns: d.Turns, Aligned: demoAligned, Seed: d.Seed, Temperature: d.Temperature, MaxTokens: d.MaxTokens,
+		Prefix: "demo", Control: policy.Base,
+	}}
+	if err := l.plan.Validate(); err != nil {
+		return err
+	}
+	if l.batch, err = d.training(g); err != nil {
+		return err
+	}
+	return g.with(ctx, ops.NeedAll, func(ctx context.Context, s *ops.System) error {
+		if s.Attached {
+			return fmt.Errorf("process %d already runs with the data folder %s: leave --data away, the demo has its own", s.Endpoints().PID, g.Data)
+		}
+		l.s = s
+		return l.serve(ctx, func(ctx context.Context) error {
+			g.printf("  ready in %.1f s\n\n", time.Since(start).Seconds())
+			return l.show(ctx, start)
+		})
+	})
+}
+
+// serve runs all stages and the follower of the log for as long as do works.
+func (l *live) serve(ctx context.Context, do func(context.Context) error) error {
+	running, ctx := errgroup.WithContext(ctx)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	running.Go(func() error { return ops.RunStages(ctx, l.s) })
+	running.Go(func() error { return l.learning.follow(ctx, l.s.Log) })
+	running.Go(func() error {
+		defer stop()
+		select {
+		case <-l.s.Listening():
+		case <-ctx.Done():
+			return nil // a stage failed, and says why
+		}
+		l.gateway = personas.NewClient("http://"+l.s.Endpoints().HTTP, "")
+		return do(ctx)
+	})
+	return running.Wait()
+}
+
+func (l *live) show(ctx context.Context, start time.Time) error {
+	g, p := l.g, l.plan.Persona
+	g.printf("The %s wants %s.\nAt most %d sessions, each about another problem; %d judged replies a session. ", p.Name, p.Wish, l.plan.Sessions, l.plan.Turns)
+	if l.batch > 0 {
+		g.printf("%d samples make an update.\n", l.batch)
+	} else {
+		g.printf("Nothing is trained.\n")
+	}
+	g.printf("The control is the model without updates; it answers the same first messages with the same seeds.\n\n")
+	result, err := l.plan.Run(ctx, l.gateway, l.after)
+	if err != nil {
+		return err
+	}
+	if err := l.questions(ctx); err != nil {
+		return err
+	}
+	l.conclude(result, time.Since(start))
+	return nil
+}
+
+// after shows a session, waits until its turns were judged, and then for the update that they make possible.
+func (l *live) after(ctx context.Context, s *personas.Session) error {
+	l.session(s)
+	signals, cancel := context.WithTimeoutCause(ctx, demoSignalsWait, fmt.Errorf("the turns of session %s were not judged within %s: see nextstate deadletters list", s.ID, demoSignalsWait))
+	defer cancel()
+	turns := len(s.Turns) + 1 // the reply to the persona's last word counts too
+	if err := l.learning.until(signals, func(_ trained, decided map[string]int) bool { return decided[s.ID] >= turns }); err != nil {
+		return err
+	}
+	if l.batch == 0 {
+		return nil
+	}
+	return l.updates(ctx)
+}
+
+// updates waits until no update runs and too few samples wait for another one, and the newest version is served.
+func (l *live) updates(ctx context.Context) error {
+	waiting, cancel := context.WithTimeoutCause(ctx, demoUpdateWait, errors.New("no update"))
+	defer cancel()
+	for {
+		err := l.learning.until(waiting, func(t trained, _ map[string]int) bool {
+			return len(t.published) > l.shown || t.running == 0 && t.waiting < l.batch
+		})
+		if err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			now := l.learning.now()
+			return fmt.Errorf("%d samples wait and no update was published within %s (%d running): see the log of the trainer with --log-level info", now.waiting, demoUpdateWait, now.running)
+		}
+		published := l.learning.now().published
+		if len(published) == l.shown {
+			return nil
+		}
+		for _, u := range published[l.shown:] {
+			l.g.printf("      update %d: %d samples, %s\n", u.number, u.samples, figures(u.metrics))
+		}
+		l.shown = len(published)
+		if err := l.served(ctx, published[len(published)-1].version); err != nil {
+			return err
+		}
+	}
+}
+
+// served waits until the gateway answers with a version.
+func (l *live) served(ctx context.Context, version string) error {
+	start := time.Now()
+	for {
+		versions, err := l.gateway.Versions(ctx)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(versions[:1], version) {
+			l.g.printf("      version %s is served (%.1f s later)\n", short(version), time.Since(start).Seconds())
+			return nil
+		}
+		if time.Since(start) > demoServeWait {
+			return fmt.Errorf("version %s was published and is not served after %s; %s still is: see the log of the engine with --log-level info", version, demoServeWait, versions[0])
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// session shows the first reply, what the persona thought of it, and what came of the others.
+func (l *live) session(s *personas.Session) {
+	first := s.First()
+	line := fmt.Sprintf("%3d  %-8s  %s %s", s.Index, short(first.Reply.Version), mark(first.Judgement), first.Judgement)
+	if n := len(s.Turns); n > 1 {
+		line += fmt.Sprintf("; corrected, then %s %s", mark(s.Turns[n-1].Judgement), s.Turns[n-1].Judgement)
+	}
+	l.g.printf("%s\n      %q\n", line, clip(clean(first.Reply.Text), 120))
+	if s.Control != nil {
+		l.g.printf("      control: %s %s\n", mark(s.Control.Judgement), s.Control.Judgement)
+	}
+}
+
+func mark(j personas.Judgement) string {
+	if j.Satisfied() {
+		return "✓"
+	}
+	return "✗"
+}
+
+// short is a version in a column.
+func short(version string) string {
+	if len(version) == 36 { // a UUID
+		return version[:8]
+	}
+	return clip(version, 12)
+}
+
+// figures are the metrics of an update that tell the most.
+func figures(m map[string]float64) string {
+	var parts []string
+	for _, f := range []struct{ name, text, form string }{
+		{"reward_mean", "reward", "%+.2f"}, {"loss", "loss", "%.3f"}, {"loss_dir", "directive", "%.3f"}, {"grad_norm", "gradient", "%.3f"},
+		{"entropy", "entropy", "%.2f"}, {"staleness_max", "staleness", "%.0f"}, {"tokens", "tokens", "%.0f"}, {"seconds", "seconds", "%.1f"},
+	} {
+		if v, ok := m[f.name]; ok {
+			parts = append(parts, f.text+" "+fmt.Sprintf(f.form, v))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// liveQuestions are asked of the history when the sessions are over.
+var liveQuestions = []question{
+	{"How did each version do, by its first replies and all others?", `SELECT policy_version, turns, good, bad, hinted, round(mean_score, 2) AS mean_score
+FROM rewards_by_version ORDER BY first_turn`},
+	{"What was each update made of?", "SELECT `update`, samples, round(reward_mean, 2) AS reward, round(loss, 3) AS loss, round(teacher_fraction, 2) AS with_hint,\n" +
+		"       round(grad_norm, 3) AS grad_norm, round(seconds, 1) AS seconds, substring(version, 1, 8) AS version\nFROM updates ORDER BY `update`"},
+	{"What did it learn from?", `SELECT hint, count() AS turns, round(avg(score), 2) AS mean_score
+FROM turns WHERE hint IS NOT NULL GROUP BY hint ORDER BY turns DESC LIMIT 4`},
+}
+
+func (l *live) questions(ctx context.Context) error {
+	if err := l.stored(ctx); err != nil {
+		return err
+	}
+	for _, q := range liveQuestions {
+		l.g.printf("\n%s\n\n%s\n\n", q.text, q.sql)
+		if err := queryHTTP(ctx, l.s.ClickHouseHTTP, q.sql, "PrettyCompactMonoBlock", l.g.out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stored waits until the history has every record.
+func (l *live) stored(ctx context.Context) error {
+	for {
+		lags, err := ops.Lags(ctx, l.s.Log)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(lags, func(lag ops.Lag) bool { return lag.Stage == "clickhouse" && lag.Lag > 0 }) {
+			return nil
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// conclude says what happened, whatever it was.
+func (l *live) conclude(r *personas.Result, took time.Duration) {
+	policy, control := r.Satisfied()
+	n := len(r.Sessions)
+	l.g.printf("\nFirst replies that satisfied the %s: %d of %d; the control's: %d of %d.\n", l.plan.Persona.Name, policy, n, control, n)
+	switch updates := len(l.learning.now().published); {
+	case r.AlignedAt > 0:
+		l.g.printf("Aligned: the first replies of %d sessions in a row, up to session %d, after %d updates. ", demoAligned, r.AlignedAt, updates)
+	default:
+		l.g.printf("Not aligned: no %d sessions in a row within %d sessions and %d updates. ", demoAligned, n, updates)
+	}
+	switch {
+	case r.ControlAt > 0:
+		l.g.printf("The control came to it too, in session %d, without learning: this run proves little.\n", r.ControlAt)
+	default:
+		l.g.printf("The control did not come to it.\n")
+	}
+	l.g.printf("One run with one seed (%d) is an anecdote; another --seed gives another. Arithmetic is not judged: the model is small and often wrong.\nDone in %.0f s.\n", l.plan.Seed, took.Seconds())
+}
+
+// noObjective as --objective: the policy stays as it is.
+const noObjective = "none"
+
+// training sets up the trainer, and returns how many samples make an update; 0: nothing is trained.
+func (d Demo) training(g *Globals) (batch int, err error) {
+	if d.Objective == noObjective {
+		return 0, nil
+	}
+	return 0, errors.New("--objective: none is the only one yet")
+}
