@@ -30,6 +30,13 @@ type Status struct {
 	DeadLetters []Count `json:"dead_letters"`
 	// Turns in the history, and what became of them.
 	Turns TurnCounts `json:"turns"`
+	// Sessions that have acted, and the verdicts of the last minutes.
+	Sessions SessionCounts `json:"sessions"`
+	Recent   Recent        `json:"recent"`
+	// Updates and Versions, the newest first; see Serve.
+	Updates  []UpdateStatus  `json:"updates"`
+	Versions []VersionStatus `json:"versions"`
+	Serving  Serving         `json:"serving"`
 }
 
 // Count is a number with its name.
@@ -128,7 +135,7 @@ func WaitCaughtUp(ctx context.Context, log schemas.Log, progress func([]Lag)) er
 	}
 }
 
-// ReadStatus asks the log and the history.
+// ReadStatus asks the log and the history. What is served the gateway knows: ReadServing.
 func ReadStatus(ctx context.Context, s *System) (Status, error) {
 	lags, err := Lags(ctx, s.Log)
 	if err != nil {
@@ -147,6 +154,9 @@ func ReadStatus(ctx context.Context, s *System) (Status, error) {
 		Scan(&t.Closed, &t.Good, &t.Bad, &t.Hinted, &t.Samples, &t.Skipped)
 	if err != nil {
 		return Status{}, fmt.Errorf("status of the turns: %w", err)
+	}
+	if err := s.readTraining(ctx, &st); err != nil {
+		return Status{}, err
 	}
 	return st, nil
 }
