@@ -29,9 +29,14 @@ func (e *Refused) Error() string { return "the sample cannot be trained: " + e.R
 
 func refuse(format string, args ...any) error { return &Refused{fmt.Sprintf(format, args...)} }
 
-// Admit reports whether a sample can be trained, as a *Refused.
+// Admit reports whether a sample can be trained by the default form of the objective, as a *Refused.
 func (a Admission) Admit(s *schemas.SampleAssembled) error {
-	_, err := a.example(s, Objective{Directive: DirectiveTopK, Support: SupportStudent})
+	return a.AdmitUnder(Objective{Directive: DirectiveTopK, Support: SupportStudent}, s)
+}
+
+// AdmitUnder reports whether a sample can be trained by an objective, as a *Refused.
+func (a Admission) AdmitUnder(o Objective, s *schemas.SampleAssembled) error {
+	_, err := a.example(s, o)
 	return err
 }
 
@@ -73,6 +78,9 @@ func (a Admission) example(s *schemas.SampleAssembled, o Objective) (*example, e
 	}
 	if s.GetTeacher() != nil && o.Directive != DirectiveNone {
 		if err := a.teach(e, s.GetTeacher(), n); err != nil {
+			return nil, err
+		}
+		if err := e.taughtFor(o.Directive); err != nil {
 			return nil, err
 		}
 	}
@@ -120,6 +128,17 @@ func (a Admission) teach(e *example, t *schemas.TeacherScored, n int) error {
 		return err
 	}
 	e.turn.Teacher = rows
+	return nil
+}
+
+// taughtFor refuses a teacher without the rows that the directive loss sums over.
+func (e *example) taughtFor(d Directive) error {
+	switch {
+	case d == DirectiveTopK && e.turn.StudentIDs == nil:
+		return refuse("it has a teacher and no top-k of its own: sample with --policy-top-k above 0")
+	case (d == DirectiveTopK || d == DirectiveReverseKL) && e.turn.Teacher.IDs == nil:
+		return refuse("its teacher gave no top-k: ask it for one")
+	}
 	return nil
 }
 
