@@ -58,10 +58,11 @@ func (s *screen) done() {
 	}
 }
 
-// fit cuts a text to the terminal: a line that wraps, or a text that scrolls, could not be replaced in place.
+// fit cuts a text to the terminal: a line that wraps, or a text that scrolls, could not be replaced in place. The last column stays empty, because clearing
+// to the end of a full line takes its last character away on some terminals.
 func fit(text string, size func() (int, int)) []string {
 	width, height := size()
-	width, height = max(width, 1), max(height, 2)
+	width, height = max(width-1, 1), max(height, 2)
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if len(lines) > height {
 		more := len(lines) - height + 1

@@ -75,7 +75,7 @@ func TestStatusText(t *testing.T) {
 // small interpreter of the control sequences that are used shows what a reader sees.
 func TestScreen(t *testing.T) {
 	var out strings.Builder
-	s := screen{out: &out, size: func() (int, int) { return 8, 3 }}
+	s := screen{out: &out, size: func() (int, int) { return 9, 3 }}
 	for _, text := range []string{"one\ntwo\nthree is long\nfour\n", "1\n"} {
 		if err := s.show(text); err != nil {
 			t.Fatal(err)
