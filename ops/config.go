@@ -45,6 +45,8 @@ type Config struct {
 	Spool spool.Config
 	// Policy is the policy engine; NoPolicy as Engine: none.
 	Policy policy.Config
+	// Train is the trainer; off unless it has an engine.
+	Train TrainConfig
 
 	Telemetry telemetry.Config
 	Assets    AssetsConfig
@@ -86,7 +88,7 @@ func (c Config) Validate() error {
 	if len(c.Kafka.Brokers) > 0 {
 		errs = append(errs, c.Kafka.Validate())
 	}
-	errs = append(errs, c.Pair.Validate(), c.Sink.Validate(), c.Gateway.Validate(), c.Telemetry.Validate())
+	errs = append(errs, c.Pair.Validate(), c.Sink.Validate(), c.Gateway.Validate(), c.Telemetry.Validate(), c.Train.Validate())
 	errs = append(errs, c.spool().Validate())
 	if engine := c.Policy.Engine; engine != NoPolicy && engine != policy.Engines[0].Name && engine != "" {
 		errs = append(errs, c.Policy.Validate()) // the embedded one needs assets first

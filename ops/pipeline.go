@@ -33,6 +33,8 @@ func Stages() []Stage {
 		{"direct", group("direct"), []string{schemas.TopicTurns}, []string{schemas.TopicHints}, runDirect},
 		{"assemble", group("assemble"), []string{schemas.TopicTurns}, []string{schemas.TopicSamples}, runAssemble},
 		{"clickhouse", clickHouseConfig(sink.DefaultConfig()).Group, schemas.Topics(), nil, runClickHouse},
+		// The trainer keeps its place in samples in its ledger and not in a group: a sample waits there until its minibatch is full, which is no lag.
+		{"train", nil, nil, []string{schemas.TopicPolicies}, runTrain},
 	}
 }
 

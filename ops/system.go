@@ -100,6 +100,7 @@ func (s *System) open(ctx context.Context, need Need, progress io.Writer) (err e
 		return err
 	}
 	s.openPolicy(func() (*assets.Store, error) { return s.assets(progress) })
+	s.attend()
 	for name, check := range s.checks() {
 		s.Telemetry.Handle(name, telemetry.Check(check))
 	}

@@ -247,7 +247,9 @@ func (l *LedgerPostgres) post(ctx context.Context, tx pgx.Tx, e schemas.Event, p
 	return err
 }
 
-func encode(m proto.Message) ([]byte, error) { return proto.MarshalOptions{Deterministic: true}.Marshal(m) }
+func encode(m proto.Message) ([]byte, error) {
+	return proto.MarshalOptions{Deterministic: true}.Marshal(m)
+}
 
 // Finish implements Ledger.
 func (l *LedgerPostgres) Finish(ctx context.Context, f Finished) error {

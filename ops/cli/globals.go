@@ -116,6 +116,23 @@ type Globals struct {
 		TrainGreedy bool    `help:"Train turns at temperature 0 too."`
 	} `embed:"" prefix:"policy-" group:"Serving"`
 
+	Train struct {
+		Engine       string        `help:"What trains the policy: onnx (embedded, CPU), none." enum:"none,onnx" default:"none"`
+		Preset       string        `help:"Objective and optimizer: default (small models), paper, general." enum:"default,paper,general" default:"default"`
+		Batch        int           `help:"Samples of an update. 0: the preset's."`
+		Wait         time.Duration `help:"After so long an update takes what has come." default:"60s"`
+		Schedule     string        `help:"When updates are made: always, idle (while nobody is served), or a CRON expression." default:"always"`
+		Rank         int           `help:"Rank of the LoRA adapter. 0: the preset's."`
+		Alpha        float64       `help:"Alpha of the LoRA adapter. 0: the preset's."`
+		LearningRate float64       `help:"Learning rate. 0: the preset's."`
+		Threads      int           `help:"Threads. 0: one a processor."`
+		Seed         uint64        `help:"Seed of the adapter before the first update." default:"1"`
+		MaxTokens    int           `help:"Most tokens of a sample, prompt and response; longer ones are dead-lettered." default:"1024"`
+		PerSession   int           `help:"Most samples of one session in an update. 0: no bound."`
+		PerUser      int           `help:"Most samples of one user in an update. 0: no bound."`
+		Staleness    int           `help:"Policy versions published since a sample was sampled, at most; older ones are dead-lettered." default:"8"`
+	} `embed:"" prefix:"train-" group:"Training"`
+
 	Spool struct {
 		Dir      string `help:"Folder of the gateway's journal; each gateway needs its own. Default: spool in the data folder." type:"path"`
 		MaxBytes int64  `help:"Most bytes of it, while Kafka is away." default:"1073741824"`
@@ -197,6 +214,11 @@ func (g *Globals) serving(c *ops.Config) {
 		Llama: llama.Config{
 			Parallel: g.Policy.Parallel, Context: g.Policy.Context, Threads: g.Policy.Threads, Queue: g.Policy.Queue, Versions: g.Policy.Versions,
 		},
+	}
+	c.Train = ops.TrainConfig{
+		Engine: g.Train.Engine, Preset: g.Train.Preset, Batch: g.Train.Batch, Wait: g.Train.Wait, Schedule: g.Train.Schedule, Rank: g.Train.Rank, Alpha: g.Train.Alpha,
+		LearningRate: g.Train.LearningRate, Threads: g.Train.Threads, Seed: g.Train.Seed, MaxTokens: g.Train.MaxTokens, PerSession: g.Train.PerSession,
+		PerUser: g.Train.PerUser, MaxStaleness: g.Train.Staleness,
 	}
 	c.Spool = spool.Config{Dir: g.Spool.Dir, MaxBytes: g.Spool.MaxBytes, Sync: spool.Sync(g.Spool.Sync)}
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -99,7 +100,7 @@ func (Up) agents(g *Globals, s *ops.System, addr string) {
 
 // Run runs stages as replicas.
 type Run struct {
-	Stages []string `arg:"" help:"gateway, pair, evaluate, direct, assemble, clickhouse."`
+	Stages []string `arg:"" help:"gateway, pair, evaluate, direct, assemble, clickhouse, train."`
 }
 
 // Help explains the command.
@@ -121,6 +122,11 @@ func (r Run) Run(ctx context.Context, g *Globals) error {
 			need |= ops.NeedClickHouse | ops.NeedPostgres
 		case "gateway":
 			need |= ops.NeedPostgres | ops.LogLater
+		case "train":
+			if g.Train.Engine == ops.NoTraining {
+				return errors.New("nothing is trained without a training engine: add --train-engine onnx")
+			}
+			need |= ops.NeedPostgres
 		}
 	}
 	return g.with(ctx, need, func(ctx context.Context, s *ops.System) error {
