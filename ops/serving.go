@@ -62,8 +62,12 @@ func runGateway(ctx context.Context, s *System) error {
 		return errors.Join(err, journal.Close())
 	}
 	deps := gateway.Deps{Log: log, Keys: store, Journal: journal, History: log, Blobs: content}
+	var versions *follower
 	if s.Policy != nil && s.Config.Gateway.Upstream.URL == "" {
 		deps.Policy = s.Policy
+		if versions, err = s.newFollower(content); err != nil {
+			return errors.Join(err, journal.Close())
+		}
 		if _, err := s.Policy.Versions(ctx); err != nil { // a model that cannot be served is an error now, not at the first request
 			return errors.Join(err, journal.Close())
 		}
@@ -72,11 +76,17 @@ func runGateway(ctx context.Context, s *System) error {
 	defer stop()
 	running, serving := errgroup.WithContext(ctx)
 	running.Go(func() error { return journal.Run(draining) })
+	if versions != nil {
+		running.Go(func() error { return versions.run(serving) })
+	}
 	running.Go(func() error {
 		defer stop()
 		if err := restorable(serving, log, journal); err != nil {
 			s.Telemetry.Logger.Warn("the log does not have all turns of the journal yet; sessions begin anew", "error", err)
 			deps.History = nil
+		}
+		if versions != nil {
+			versions.wait(serving)
 		}
 		return s.serveGateway(serving, deps)
 	})

@@ -130,6 +130,20 @@ func (d *Directory) Open(_ context.Context, sum [sha256.Size]byte) (io.ReadClose
 	return &checked{f: f, hash: sha256.New(), want: sum}, nil
 }
 
+// File returns the path of a blob for programs that read files themselves, after it was read once and found to be what was put: ErrCorrupt when it is not,
+// an error that is fs.ErrNotExist when it is not there. The file stays the store's: nobody writes to it.
+func (d *Directory) File(ctx context.Context, sum [sha256.Size]byte) (string, error) {
+	r, err := d.Open(ctx, sum)
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		return "", fmt.Errorf("blobs: %w", err)
+	}
+	return d.path(sum), nil
+}
+
 // Has reports whether a blob is there.
 func (d *Directory) Has(_ context.Context, sum [sha256.Size]byte) (bool, error) {
 	_, err := os.Stat(d.path(sum))

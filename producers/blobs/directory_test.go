@@ -138,11 +138,20 @@ func TestDamage(t *testing.T) {
 	if _, err := read(); !errors.Is(err, blobs.ErrCorrupt) {
 		t.Errorf("damaged: %v", err)
 	}
+	if _, err := d.File(t.Context(), sum); !errors.Is(err, blobs.ErrCorrupt) {
+		t.Errorf("damaged, as a file: %v", err)
+	}
+	if _, err := d.File(t.Context(), [32]byte{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file that was never put: %v", err)
+	}
 	if _, err := d.Put(t.Context(), []byte("original")); err != nil {
 		t.Fatal(err)
 	}
 	if data, err := read(); err != nil || string(data) != "original" || d.Bytes() != 8 {
 		t.Errorf("repaired: %q %v, %d bytes", data, err, d.Bytes())
+	}
+	if file, err := d.File(t.Context(), sum); err != nil || file != path {
+		t.Errorf("repaired, as a file: %q %v", file, err)
 	}
 	dir := filepath.Dir(path)
 	for name, age := range map[string]time.Duration{".part-old": 2 * time.Hour, ".part-young": 0} {
