@@ -28,7 +28,8 @@ type serving struct {
 func (s serving) Versions(context.Context) ([]gateway.Version, error) { return s.versions, nil }
 func (serving) Swap(context.Context, string, string) error            { return nil }
 
-// trained are the events of two updates: the first published version 1, the second has only begun.
+// trained are the events of two updates that have a sample in common: the first, number 1, published a version; the second, number 3, has only begun, and
+// number 2 is not known.
 func trained(t *testing.T, s *ops.System) (version string) {
 	t.Helper()
 	event := func(id string, p schemas.Event) schemas.Record {
@@ -40,15 +41,18 @@ func trained(t *testing.T, s *ops.System) (version string) {
 		return r
 	}
 	first, version, second := schemas.DerivedID("trainer", "1", "UpdateStarted", "base/1", 0), schemas.DerivedID("trainer", "1", "PolicyPublished", "x", 0),
-		schemas.DerivedID("trainer", "1", "UpdateStarted", "x/2", 0)
-	sample := schemas.NewID()
+		schemas.DerivedID("trainer", "1", "UpdateStarted", "x/3", 0)
+	sample, base := schemas.NewID(), policy.Base
 	err := s.Log.Append(t.Context(),
+		event(sample, schemas.Event{Payload: &schemas.SampleAssembled{
+			TurnId: schemas.NewID(), Kind: schemas.SampleKind_SAMPLE_KIND_EVALUATIVE, Reward: -1, Response: client.Assistant("5"), PolicyVersion: &base,
+		}}),
 		event(first, schemas.Event{Payload: &schemas.UpdateStarted{Update: 1, ParentVersion: policy.Base, SampleIds: []string{sample}, Objective: "{}", Engine: "onnx"}}),
 		event(version, schemas.Event{Payload: &schemas.PolicyPublished{
 			Update: 1, UpdateId: first, ParentVersion: policy.Base, PeftSha256: make([]byte, 32), GgufSha256: make([]byte, 32), BaseModel: "small",
 			Metrics: map[string]float64{"loss": 0.5, "grad_norm": 2, "kl": math.NaN()},
 		}}),
-		event(second, schemas.Event{Payload: &schemas.UpdateStarted{Update: 2, ParentVersion: version, SampleIds: []string{sample, schemas.NewID()}, Objective: "{}", Engine: "onnx"}}))
+		event(second, schemas.Event{Payload: &schemas.UpdateStarted{Update: 3, ParentVersion: version, SampleIds: []string{sample, schemas.NewID()}, Objective: "{}", Engine: "onnx"}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,13 +92,18 @@ func TestStatusOfTraining(t *testing.T) {
 	if st.Sessions != (ops.SessionCounts{Open: 1, Ended: 1}) || st.Recent.Bad != 2 || st.Recent.Good+st.Recent.Neutral+st.Recent.Unjudged != 0 {
 		t.Errorf("sessions %+v, recent %+v: one of two sessions ended, and both turns are bad", st.Sessions, st.Recent)
 	}
-	if len(st.Updates) != 2 || st.Updates[0].Update != 2 || st.Updates[0].Samples != 2 || st.Updates[0].Version != "" || len(st.Updates[0].Metrics) != 0 ||
+	if len(st.Updates) != 2 || st.Updates[0].Update != 3 || st.Updates[0].Samples != 2 || st.Updates[0].Version != "" || len(st.Updates[0].Metrics) != 0 ||
 		st.Updates[1].Version != version || st.Updates[1].Published == nil || len(st.Updates[1].Metrics) != 2 || st.Updates[1].Metrics["loss"] != 0.5 {
 		t.Errorf("updates %+v", st.Updates)
 	}
 	if len(st.Versions) != 2 || st.Versions[0].ID != version || *st.Versions[0].Update != 1 || st.Versions[0].Turns != 1 || *st.Versions[0].MeanScore != -1 ||
 		st.Versions[1].ID != policy.Base || *st.Versions[1].Update != 0 || st.Versions[1].Bad != 1 {
 		t.Errorf("versions %+v", st.Versions)
+	}
+	var first, second int64
+	err := s.ClickHouse.QueryRow(t.Context(), "SELECT maxIf(staleness, update = 1), maxIf(staleness, update = 3) FROM staleness WHERE sampled_by = 'base' HAVING count() = 2").Scan(&first, &second)
+	if err != nil || first != 0 || second != 1 {
+		t.Errorf("staleness %d and %d, %v: one version was published between the two updates", first, second, err)
 	}
 }
 

@@ -67,7 +67,7 @@ func TestClickHouse(t *testing.T) {
 	if err := conn.QueryRow(ctx, "SELECT count() FROM system.tables WHERE database = currentDatabase() AND comment = ''").Scan(&without); err != nil || without != 0 {
 		t.Errorf("%d tables or views have no comment, %v", without, err)
 	}
-	if err := conn.QueryRow(ctx, `SELECT count() FROM system.columns WHERE database = currentDatabase() AND table IN ('updates', 'rewards_by_version', 'teacher_gap') AND comment = ''`).
+	if err := conn.QueryRow(ctx, `SELECT count() FROM system.columns WHERE database = currentDatabase() AND table IN ('updates', 'rewards_by_version', 'teacher_gap', 'staleness') AND comment = ''`).
 		Scan(&without); err != nil || without != 0 {
 		t.Errorf("%d columns of the views of training have no comment, %v", without, err)
 	}

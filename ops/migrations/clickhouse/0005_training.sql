@@ -130,3 +130,28 @@ ANY LEFT JOIN (SELECT tenant, session, turn_id, toNullable(candidate_index) AS c
     ON h.tenant = t.tenant AND h.session = t.session AND h.turn_id = t.turn_id
 SETTINGS join_use_nulls = 1
 COMMENT 'One row a hint that the teacher scored: how much more or less likely the response is under it';
+
+-- Counts versions and no longer updates: an update that was skipped made no version.
+CREATE OR REPLACE VIEW staleness
+(
+    tenant String COMMENT 'Whose sample',
+    `update` UInt64 COMMENT 'The update that trained it',
+    sample_id UUID COMMENT 'Event id of the SampleAssembled',
+    sampled_by Nullable(String) COMMENT 'The version that answered',
+    sampled_by_update Nullable(UInt64) COMMENT 'The update that it came of; 0: base',
+    staleness Nullable(Int64) COMMENT 'Versions published between sampling and training; NULL: the version or the sample is not in the history'
+)
+AS WITH published AS
+(
+    SELECT tenant, toString(event_id) AS version, `update`, row_number() OVER (PARTITION BY tenant ORDER BY `update`) AS ordinal FROM policy_published
+)
+SELECT
+    u.tenant AS tenant, u.`update` AS `update`, u.sample_id AS sample_id, s.policy_version AS sampled_by,
+    if(s.policy_version = 'base', 0, p.`update`) AS sampled_by_update,
+    toInt64(ifNull(before.ordinal, 0)) - toInt64(if(s.policy_version = 'base', 0, p.ordinal)) AS staleness
+FROM (SELECT tenant, `update`, arrayJoin(sample_ids) AS sample_id FROM update_started) AS u
+ASOF LEFT JOIN published AS before ON before.tenant = u.tenant AND before.`update` < u.`update`
+ANY LEFT JOIN sample_assembled AS s ON s.event_id = u.sample_id
+ANY LEFT JOIN published AS p ON p.version = s.policy_version
+SETTINGS join_use_nulls = 1
+COMMENT 'One row a trained sample: how many policy versions lie between sampling and training';
