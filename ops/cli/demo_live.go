@@ -205,8 +205,14 @@ func short(version string) string {
 func figures(m map[string]float64) string {
 	var parts []string
 	for _, f := range []struct{ name, text, form string }{
-		{"reward_mean", "reward", "%+.2f"}, {"loss", "loss", "%.3f"}, {"loss_dir", "directive", "%.3f"}, {"grad_norm", "gradient", "%.3f"},
-		{"entropy", "entropy", "%.2f"}, {"staleness_max", "staleness", "%.0f"}, {"tokens", "tokens", "%.0f"}, {"seconds", "seconds", "%.1f"},
+		{"reward_mean", "reward", "%+.2f"},
+		{"loss", "loss", "%.3f"},
+		{"loss_dir", "directive", "%.3f"},
+		{"grad_norm", "gradient", "%.3f"},
+		{"entropy", "entropy", "%.2f"},
+		{"staleness_max", "staleness", "%.0f"},
+		{"tokens", "tokens", "%.0f"},
+		{"seconds", "seconds", "%.1f"},
 	} {
 		if v, ok := m[f.name]; ok {
 			parts = append(parts, f.text+" "+fmt.Sprintf(f.form, v))
