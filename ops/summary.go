@@ -46,13 +46,28 @@ func Summary(e schemas.Event) string {
 		return fmt.Sprintf("%s, reward %+g %s", kind, p.GetReward(), p.GetHint())
 	case *schemas.TurnSkipped:
 		return p.GetReason()
+	case *schemas.UpdateStarted:
+		return fmt.Sprintf("update %d of %s, %d samples, engine %s", p.GetUpdate(), p.GetParentVersion(), len(p.GetSampleIds()), p.GetEngine())
 	case *schemas.PolicyPublished:
-		return fmt.Sprintf("update %d of %s", p.GetUpdate(), p.GetBaseModel())
+		return fmt.Sprintf("update %d of %s%s", p.GetUpdate(), p.GetBaseModel(), measured(p.GetMetrics()))
+	case *schemas.PolicyRolledBack:
+		return fmt.Sprintf("%s to %s by %s: %s", p.GetFromVersion(), p.GetToVersion(), p.GetBy(), p.GetReason())
 	case *schemas.DeadLettered:
 		return fmt.Sprintf("%s: %s", p.GetStage(), p.GetReason())
 	default:
 		return ""
 	}
+}
+
+// measured are the metrics of an update that say most.
+func measured(metrics map[string]float64) string {
+	s := ""
+	for _, m := range []struct{ name, title string }{{"loss", "loss"}, {"reward_mean", "reward"}, {"grad_norm", "gradient norm"}} {
+		if v, ok := metrics[m.name]; ok {
+			s += fmt.Sprintf(", %s %.4g", m.title, v)
+		}
+	}
+	return s
 }
 
 // Text joins the text parts of a message.
