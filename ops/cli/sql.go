@@ -19,10 +19,10 @@ type SQL struct {
 
 // Help explains the command.
 func (SQL) Help() string {
-	return `Runs one statement on the history. Views to begin with: turn, conversation, reward_by_policy, judge_agreement (docs/sql.md).
+	return `Runs one statement on the history. Views to begin with: turns, sessions, conversations, rewards, updates (docs/sql.md).
 
-  nextstate sql "SELECT score, count() FROM turn GROUP BY score"
-  nextstate sql -o Parquet "SELECT * FROM turn" > turns.parquet`
+  nextstate sql "SELECT score, count() FROM turns GROUP BY score"
+  nextstate sql -o Parquet "SELECT * FROM turns" > turns.parquet`
 }
 
 // Run streams the answer over ClickHouse's HTTP interface.
