@@ -7,6 +7,9 @@ import (
 	"strings"
 )
 
+// Examples is the number of problems that earlier exchanges are about.
+const Examples = 2
+
 // Message is one message of a conversation.
 type Message struct {
 	Role    string `json:"role"`
@@ -17,9 +20,9 @@ type Message struct {
 type Persona struct {
 	// Name and Wish: what it is called, and what it wants in words.
 	Name, Wish string
-	// Opening is the conversation up to the first message about a problem, which is the last one. Earlier messages are an example that sets the policy on
-	// the form that the persona does not like.
-	Opening func(example, p Problem) []Message
+	// Opening is the conversation up to the first message about p, which is the last one. Earlier exchanges about the examples set the policy on the form
+	// that the persona does not like.
+	Opening func(examples [Examples]Problem, p Problem) []Message
 	// Complaint says what the persona does not like about a reply; empty: the preference holds.
 	Complaint func(r Reply) string
 	// Work are words that show, beside one number or noun of the problem, that a reply is about it. Nil: two numbers or two nouns are needed.
@@ -99,13 +102,12 @@ func student() Persona {
 	return Persona{
 		Name: "student",
 		Wish: "plain sentences, without numbered steps, bold or a 'Final answer' label",
-		Opening: func(example, p Problem) []Message {
-			return []Message{
-				{"system", "House style: number the steps (1., 2.) and end with **Final answer: N**."},
-				{"user", example.Text},
-				{"assistant", styled(example)},
-				{"user", p.Text},
+		Opening: func(examples [Examples]Problem, p Problem) []Message {
+			messages := []Message{{"system", "House style: number the steps (1., 2.) and end with **Final answer: N**."}}
+			for _, e := range examples { // after one exchange, half of a small model's replies are plain by chance
+				messages = append(messages, Message{"user", e.Text}, Message{"assistant", styled(e)})
 			}
+			return append(messages, Message{"user", p.Text})
 		},
 		Complaint:  machineWritten,
 		Correction: "That is not what I wanted. " + instruction,
@@ -161,8 +163,12 @@ func ta() Persona {
 	return Persona{
 		Name: "ta",
 		Wish: fmt.Sprintf("detailed comments on a solution, of at least %d tokens", taTokens),
-		Opening: func(example, p Problem) []Message {
-			return []Message{ask(example), {"assistant", fmt.Sprintf("The solution is correct: %d.", example.Answer)}, ask(p)}
+		Opening: func(examples [Examples]Problem, p Problem) []Message {
+			var messages []Message
+			for _, e := range examples {
+				messages = append(messages, ask(e), Message{"assistant", fmt.Sprintf("The solution is correct: %d.", e.Answer)})
+			}
+			return append(messages, ask(p))
 		},
 		Complaint: func(r Reply) string {
 			if r.Tokens < taTokens {

@@ -31,11 +31,11 @@ func (p Plan) Run(ctx context.Context, c *Client, after func(context.Context, *S
 	if err := p.Validate(); err != nil {
 		return result, err
 	}
-	problems := Problems(p.Seed, p.Sessions+1) // the last is the example: it is never asked about
-	example := problems[p.Sessions]
+	problems := Problems(p.Seed, Examples+p.Sessions) // the examples are never asked about
+	examples := [Examples]Problem(problems)
 	policy, control := streak{need: p.Aligned}, streak{need: p.Aligned}
 	for i := range p.Sessions {
-		s, err := p.talk(ctx, c, i+1, example, problems[i])
+		s, err := p.talk(ctx, c, i+1, examples, problems[Examples+i])
 		if err != nil {
 			return result, err
 		}

@@ -101,8 +101,11 @@ func liked(a asked) string {
 
 func disliked(a asked) string { return "1. " + liked(a) + "\n\n**Final answer: 1**" }
 
+// opening is the number of messages that the student opens with: the system's, each example with its solution, the problem.
+const opening = 1 + 2*Examples + 1
+
 func problemOf(a asked) string {
-	return a.Messages[3].Content // system, example, its solution, the problem
+	return a.Messages[opening-1].Content
 }
 
 func studentPlan(t *testing.T, sessions int) Plan {
@@ -120,7 +123,7 @@ func nothing(context.Context, *Session) error { return nil }
 // scripted policy whose first replies go well in sessions 2, 3, 5, 6 and 7; corrected, it always does as it is told. The control never learns.
 func TestRunCountsAlignment(t *testing.T) {
 	server := newScripted(t, func(a asked) (int, string) {
-		first := len(a.Messages) == 4
+		first := len(a.Messages) == opening
 		if a.Model == "policy" && (!first || slices.Contains([]string{"t-002", "t-003", "t-005", "t-006", "t-007"}, a.session)) {
 			return http.StatusOK, liked(a)
 		}
@@ -249,8 +252,8 @@ func TestSignals(t *testing.T) {
 			"thanks":     {Judgement{}, 1, ""},
 		} {
 			t.Run(p.Name+" "+name, func(t *testing.T) {
-				problems := Problems(1, 2)
-				score, hint := derive(t, p.Opening(problems[1], problems[0]), p.Answer(c.judgement))
+				problems := Problems(1, Examples+1)
+				score, hint := derive(t, p.Opening([Examples]Problem(problems), problems[Examples]), p.Answer(c.judgement))
 				if score != c.score || hint != c.hint {
 					t.Errorf("%q: score %d, hint %q; want %d, %q", p.Answer(c.judgement), score, hint, c.score, c.hint)
 				}

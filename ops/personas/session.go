@@ -74,9 +74,9 @@ type Turn struct {
 func (s *Session) First() Turn { return s.Turns[0] }
 
 // talk holds session i (from 1): the first message, corrections until the persona is satisfied or its turns are used up, thanks, and the end.
-func (p Plan) talk(ctx context.Context, c *Client, i int, example, problem Problem) (*Session, error) {
+func (p Plan) talk(ctx context.Context, c *Client, i int, examples [Examples]Problem, problem Problem) (*Session, error) {
 	s := &Session{Index: i, ID: fmt.Sprintf("%s-%03d", p.Prefix, i), Problem: problem}
-	messages := p.Persona.Opening(example, problem)
+	messages := p.Persona.Opening(examples, problem)
 	if p.Control != "" {
 		turn, err := p.turn(ctx, c, s, Ask{Model: p.Control, Session: s.ID + "-control", Side: true, Messages: messages})
 		if err != nil {
