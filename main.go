@@ -29,6 +29,8 @@ type commands struct {
 	SQL    cli.SQL    `cmd:"" name:"sql" help:"Ask ClickHouse."`
 	Replay cli.Replay `cmd:"" help:"Derive again from the history, and compare."`
 
+	Policies cli.Policies `cmd:"" help:"Policy versions: list, compare, roll back, pin, trace, rebuild, export."`
+
 	Status      cli.Status `cmd:"" help:"Lag, counts and dead letters of each stage."`
 	Deadletters struct {
 		List  cli.DeadLettersList  `cmd:"" help:"List records that a stage could not take."`

@@ -35,6 +35,7 @@ type publisher struct {
 	store   *blobs.Directory
 	updates uint64
 	parent  string
+	samples []string // of every update
 }
 
 func newPublisher(t *testing.T, s *ops.System) *publisher {
@@ -100,7 +101,7 @@ func (p *publisher) publishFiles(peft, gguf []byte) string {
 	p.updates++
 	update := schemas.DerivedID("trainer", "1", "UpdateStarted", fmt.Sprintf("%s/%d", p.parent, p.updates), 0)
 	version := schemas.DerivedID("trainer", "1", "PolicyPublished", update, 0)
-	p.append(update, &schemas.UpdateStarted{Update: p.updates, ParentVersion: p.parent, Objective: `{"kl_coef":0.1}`, Seed: 7, Engine: "test"})
+	p.append(update, &schemas.UpdateStarted{Update: p.updates, ParentVersion: p.parent, SampleIds: p.samples, Objective: `{"kl_coef":0.1}`, Seed: 7, Engine: "test"})
 	p.append(version, &schemas.PolicyPublished{
 		Update: p.updates, UpdateId: update, ParentVersion: p.parent, PeftSha256: peft, GgufSha256: gguf, BaseModel: "SmolLM2-135M-Instruct",
 		Metrics: map[string]float64{"loss": 1 / float64(p.updates), "reward_mean": 0.5, "samples": 16},

@@ -1,0 +1,169 @@
+package ops
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/nextstate-rl/nextstate/ops/policy"
+	"github.com/nextstate-rl/nextstate/producers/blobs"
+	"github.com/nextstate-rl/nextstate/schemas"
+	sink "github.com/nextstate-rl/nextstate/sinks/clickhouse"
+	"github.com/nextstate-rl/nextstate/trainer"
+)
+
+// RebuiltVersion says how a version that was computed again compares with the published one.
+type RebuiltVersion struct {
+	Version string `json:"version"`
+	Update  uint64 `json:"update"`
+	Samples int    `json:"samples"`
+	// Files by name; true: byte for byte as published.
+	Files map[string]bool `json:"files"`
+}
+
+// Same says that all files are as published.
+func (r RebuiltVersion) Same() bool {
+	for _, same := range r.Files {
+		if !same {
+			return false
+		}
+	}
+	return true
+}
+
+// RebuildPolicy computes a version again from the base model on: every update with the samples, the recipe and the seed that stand in the log and the history.
+// It compares the bytes of each version with what was published, puts back files of the blob store that are lost, and calls done after each. The same bytes
+// need the same model file and number of threads.
+func RebuildPolicy(ctx context.Context, s *System, p *Policies, v *PolicyVersion, done func(RebuiltVersion)) error {
+	path := p.Ancestry(v.Version)
+	slices.Reverse(path)
+	if first := path[0]; first.Parent != policy.Base {
+		return fmt.Errorf("version %s, from which %s descends, is in neither the log nor the history", first.Parent, v.Version)
+	}
+	samples, err := s.samplesOf(ctx, path)
+	if err != nil {
+		return err
+	}
+	recipe, err := trainer.DecodeRecipe(string(path[0].Objective))
+	if err != nil {
+		return err
+	}
+	engine, err := s.trainEngine(ctx, recipe)
+	if err != nil {
+		return err
+	}
+	defer engine.Close()
+	store, err := blobs.Open(blobs.Config{Dir: s.Blobs(), MaxBlobBytes: weightBlobBytes, MaxBytes: weightsBytes})
+	if err != nil {
+		return err
+	}
+	adapter := trainer.NewAdapter(engine.Layers(), recipe.Rank, recipe.Alpha)
+	adapter.Initialise(path[0].Seed)
+	moments := trainer.NewMoments(adapter)
+	for _, made := range path {
+		if recipe, err = trainer.DecodeRecipe(string(made.Objective)); err != nil {
+			return fmt.Errorf("update %d: %w", made.Update, err)
+		}
+		u := trainer.Update{
+			Objective: recipe.Objective, Optimizer: recipe.Optimizer, Parent: adapter, Moments: moments,
+			Admission: trainer.Admission{Vocabulary: engine.Vocabulary(), MaxTokens: recipe.MaxTokens},
+		}
+		for _, id := range made.SampleIDs {
+			u.Samples = append(u.Samples, samples[id])
+		}
+		updated, err := u.Run(ctx, engine)
+		if err != nil {
+			return fmt.Errorf("update %d: %w", made.Update, err)
+		}
+		adapter, moments = updated.Adapter, updated.Moments
+		rebuilt, err := made.compare(ctx, store, adapter, moments)
+		if err != nil {
+			return fmt.Errorf("update %d: %w", made.Update, err)
+		}
+		done(rebuilt)
+	}
+	return nil
+}
+
+// compare writes the files of a version again. Those that are as published are put into the blob store, where they are but for a loss.
+func (v *PolicyVersion) compare(ctx context.Context, store *blobs.Directory, a *trainer.Adapter, m *trainer.Moments) (RebuiltVersion, error) {
+	r := RebuiltVersion{Version: v.Version, Update: v.Update, Samples: len(v.SampleIDs), Files: map[string]bool{}}
+	for _, file := range []struct {
+		name, hash string
+		write      func(io.Writer) error
+	}{
+		{"peft", v.PEFT, func(w io.Writer) error { return a.WritePEFT(w, v.BaseModel) }},
+		{"gguf", v.GGUF, a.WriteGGUF},
+		{"checkpoint", v.Checkpoint, func(w io.Writer) error { return a.WriteCheckpoint(w, v.BaseModel, m) }},
+	} {
+		if file.hash == "" { // never published
+			continue
+		}
+		var data bytes.Buffer
+		if err := file.write(&data); err != nil {
+			return r, err
+		}
+		sum := sha256.Sum256(data.Bytes())
+		r.Files[file.name] = hex.EncodeToString(sum[:]) == file.hash
+		if !r.Files[file.name] {
+			continue
+		}
+		if _, err := store.Put(ctx, data.Bytes()); err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// samplesOf finds the samples of all updates in the log and the history, by id.
+func (s *System) samplesOf(ctx context.Context, updates []*PolicyVersion) (map[string]*schemas.SampleAssembled, error) {
+	found := map[string]*schemas.SampleAssembled{}
+	missing := map[string]bool{}
+	for _, u := range updates {
+		if len(u.SampleIDs) == 0 {
+			return nil, fmt.Errorf("the UpdateStarted of update %d is in neither the log nor the history", u.Update)
+		}
+		for _, id := range u.SampleIDs {
+			missing[id] = true
+		}
+	}
+	h := history{log: s.Log, store: sink.NewHistory(s.ClickHouse)}
+	partitions, err := h.partitions(ctx, schemas.TopicSamples)
+	if err != nil {
+		return nil, err
+	}
+	take := func(r schemas.Record) error {
+		if !missing[header(r, "ce_id")] {
+			return nil
+		}
+		e, err := schemas.Decode(r)
+		if err != nil {
+			return nil //nolint:nilerr // no event: it is in the dead letters
+		}
+		if sample, ok := e.Payload.(*schemas.SampleAssembled); ok && e.Tenant == s.Config.Tenant {
+			found[e.ID] = sample
+			delete(missing, e.ID)
+			if len(missing) == 0 {
+				return errAll
+			}
+		}
+		return nil
+	}
+	for partition := range partitions {
+		if err := h.each(ctx, schemas.TopicSamples, partition, take); err != nil && !errors.Is(err, errAll) {
+			return nil, err
+		}
+	}
+	for id := range missing {
+		return nil, fmt.Errorf("%d samples are in neither the log nor the history, one of them %s", len(missing), id)
+	}
+	return found, nil
+}
+
+// errAll ends a search that has everything.
+var errAll = errors.New("all were found")
