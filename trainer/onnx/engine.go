@@ -19,14 +19,31 @@ type Config struct {
 	Threads int
 	// PackTokens bounds the tokens of one run, and with them the memory; a longer sequence runs alone. Default 512.
 	PackTokens int
+	// KeepBytes bounds what Logprobs keeps for a Gradient of the same sequences: blocks+1 hidden states a token. What does not fit is computed again. Default 512 MiB.
+	KeepBytes int
 }
 
+const (
+	packTokens = 512
+	keepBytes  = 512 << 20
+	// headRows of [R, vocabulary] are computed at once: the largest matrices are these.
+	headRows = 256
+)
+
 // Engine computes log-probs and gradients of one model. For one goroutine.
+//
+// Its memory: the weights as float32, KeepBytes, and the workspace of one block (about 30 numbers of the feed-forward size a token, and 6 of each pair of tokens a head)
+// or of the head (3 numbers of headRows times the vocabulary).
 type Engine struct {
-	cfg      Config
-	model    *gguf.Llama
-	forward  *ort.Session
-	backward *ort.Session
+	cfg       Config
+	model     *gguf.Llama
+	embedding []float32      // [vocabulary, hidden]
+	blocks    [][]ort.Tensor // the weights of each block
+	head      []ort.Tensor   // norm and output matrix
+	kept      kept
+
+	forward, backward         *ort.Session // of a block
+	headForward, headBackward *ort.Session
 }
 
 // Layers implements trainer.Engine.
@@ -45,21 +62,25 @@ func Open(lib *ort.Library, file *gguf.File, cfg Config) (*Engine, error) {
 		return nil, fmt.Errorf("rank %d and threads %d must be at least 1", cfg.Rank, cfg.Threads)
 	}
 	if cfg.PackTokens == 0 {
-		cfg.PackTokens = 512
+		cfg.PackTokens = packTokens
+	}
+	if cfg.KeepBytes == 0 {
+		cfg.KeepBytes = keepBytes
 	}
 	e := &Engine{cfg: cfg, model: m}
-	weights, err := weights(file, m)
-	if err != nil {
+	if err := e.load(file); err != nil {
 		return nil, err
 	}
 	for _, s := range []struct {
 		session **ort.Session
 		graph   *graph.Graph
 	}{
-		{&e.forward, forwardGraph(m, cfg.Rank, e.scale())},
-		{&e.backward, backwardGraph(m, cfg.Rank, e.scale())},
+		{&e.forward, forwardBlock(m, cfg.Rank, e.scale())},
+		{&e.backward, backwardBlock(m, cfg.Rank, e.scale())},
+		{&e.headForward, forwardHead(m)},
+		{&e.headBackward, backwardHead(m)},
 	} {
-		if *s.session, err = lib.NewSession(s.graph.Model(), ort.Options{Threads: cfg.Threads, Initializers: weights}); err != nil {
+		if *s.session, err = lib.NewSession(s.graph.Model(), ort.Options{Threads: cfg.Threads}); err != nil {
 			e.Close()
 			return nil, err
 		}
@@ -69,54 +90,58 @@ func Open(lib *ort.Library, file *gguf.File, cfg Config) (*Engine, error) {
 
 func (e *Engine) scale() float32 { return float32(e.cfg.Alpha / float64(e.cfg.Rank)) }
 
-// weights dequantises the model; the rows of q and k go into the half-split order.
-func weights(file *gguf.File, m *gguf.Llama) ([]ort.Tensor, error) {
-	var list []ort.Tensor
-	add := func(name string, heads int, shape ...int) error {
-		data, err := file.Float32(file.Tensor(name))
-		if err != nil {
-			return err
+// load dequantises the model; the rows of q and k go into the half-split order.
+func (e *Engine) load(file *gguf.File) (err error) {
+	m := e.model
+	read := func(name string) (data []float32) {
+		if err == nil {
+			data, err = file.Float32(file.Tensor(name))
 		}
-		if heads > 0 {
-			data = gguf.Unpermute(data, heads, m.Hidden)
-		}
-		list = append(list, ort.Float32(name, data, shape...))
-		return nil
+		return data
 	}
-	if err := add("token_embd.weight", 0, m.Vocabulary, m.Hidden); err != nil {
-		return nil, err
-	}
+	e.embedding = read("token_embd.weight")
+	output := e.embedding
 	if !m.TiedOutput {
-		if err := add("output.weight", 0, m.Vocabulary, m.Hidden); err != nil {
-			return nil, err
-		}
+		output = read("output.weight")
 	}
-	if err := add("output_norm.weight", 0, m.Hidden); err != nil {
-		return nil, err
-	}
-	for block := range m.Blocks {
-		for _, norm := range []string{"attn_norm", "ffn_norm"} {
-			if err := add(fmt.Sprintf("blk.%d.%s.weight", block, norm), 0, m.Hidden); err != nil {
-				return nil, err
+	norm := read("output_norm.weight")
+	layers := layersOf(m)
+	for b := range m.Blocks {
+		var list []ort.Tensor
+		for _, name := range norms {
+			data := read(fmt.Sprintf("blk.%d.%s.weight", b, name))
+			if err != nil {
+				return err
 			}
+			list = append(list, ort.Float32(inWeight(name), data, m.Hidden))
 		}
-	}
-	for _, l := range layersOf(m) {
-		if err := add(l.GGUF+".weight", l.Heads, l.Out, l.In); err != nil {
-			return nil, err
+		for i, l := range layers[b*len(linears) : (b+1)*len(linears)] {
+			data := read(l.GGUF + ".weight")
+			if err != nil {
+				return err
+			}
+			if l.Heads > 0 {
+				data = gguf.Unpermute(data, l.Heads, m.Hidden)
+			}
+			list = append(list, ort.Float32(inWeight(linears[i].gguf), data, l.Out, l.In))
 		}
+		e.blocks = append(e.blocks, list)
 	}
-	return list, nil
+	if err == nil {
+		e.head = []ort.Tensor{ort.Float32(headNorm, norm, m.Hidden), ort.Float32(headOutput, output, m.Vocabulary, m.Hidden)}
+	}
+	return err
 }
 
-// adapter are the graph's inputs (or, with a prefix, outputs) of an adapter.
-func (e *Engine) adapter(a *trainer.Adapter, prefix string) ([]ort.Tensor, error) {
+// adapter are the inputs of each block (or, with a prefix, outputs) of an adapter.
+func (e *Engine) adapter(a *trainer.Adapter, prefix string) ([][]ort.Tensor, error) {
 	if err := trainer.NewAdapter(e.Layers(), e.cfg.Rank, e.cfg.Alpha).Fits(a); err != nil {
 		return nil, err
 	}
-	var list []ort.Tensor
+	list := make([][]ort.Tensor, e.model.Blocks)
 	for i, l := range a.Layers {
-		list = append(list, ort.Float32(prefix+inputA(l), a.A[i], a.Rank, l.In), ort.Float32(prefix+inputB(l), a.B[i], l.Out, a.Rank))
+		b, name := i/len(linears), linears[i%len(linears)].gguf
+		list[b] = append(list[b], ort.Float32(prefix+inputA(name), a.A[i], a.Rank, l.In), ort.Float32(prefix+inputB(name), a.B[i], l.Out, a.Rank))
 	}
 	return list, nil
 }
@@ -127,19 +152,23 @@ func (e *Engine) Logprobs(ctx context.Context, a *trainer.Adapter, sequences []t
 	if err != nil {
 		return nil, nil, err
 	}
+	e.kept.begin(a)
 	err = e.each(sequences, func(_ int, part []trainer.Sequence) error {
 		p := pack(e.model, part)
-		lp, h := make([]float32, p.rows*p.wanted), make([]float32, p.rows)
-		if err := e.forward.Run(ctx, append(p.inputs(e.model), lora...), []ort.Tensor{
-			ort.Float32(outLogprobs, lp, p.rows, p.wanted), ort.Float32(outEntropy, h, p.rows, 1),
-		}); err != nil {
+		x := e.kept.room(e.states(p), e.cfg.KeepBytes)
+		if err := e.pass(ctx, p, lora, x); err != nil {
+			return err
+		}
+		e.kept.add(p, x, e.cfg.KeepBytes)
+		lp, h, err := e.score(ctx, p, x)
+		if err != nil {
 			return err
 		}
 		logprobs = append(logprobs, split(lp, p.wanted, part)...)
 		for _, rows := range split(h, 1, part) {
-			var flat []float32
-			for _, r := range rows {
-				flat = append(flat, r[0])
+			flat := make([]float32, len(rows))
+			for i, r := range rows {
+				flat[i] = r[0]
 			}
 			entropy = append(entropy, flat)
 		}
@@ -148,7 +177,7 @@ func (e *Engine) Logprobs(ctx context.Context, a *trainer.Adapter, sequences []t
 	return logprobs, entropy, err
 }
 
-// Gradient implements trainer.Engine.
+// Gradient implements trainer.Engine. Right after Logprobs of the same sequences with the same adapter it begins where that one ended.
 func (e *Engine) Gradient(ctx context.Context, a *trainer.Adapter, sequences []trainer.Sequence, coef [][][]float64, grad *trainer.Adapter) error {
 	lora, err := e.adapter(a, "")
 	if err != nil {
@@ -159,22 +188,27 @@ func (e *Engine) Gradient(ctx context.Context, a *trainer.Adapter, sequences []t
 	if err != nil {
 		return err
 	}
+	if !e.kept.of(a) {
+		e.kept.begin(a)
+	}
 	return e.each(sequences, func(at int, some []trainer.Sequence) error {
 		p := pack(e.model, some)
-		var flat []float32
-		for i, s := range some {
-			if len(coef[at+i]) != s.Response() {
-				return fmt.Errorf("sequence %d has coefficients at %d positions of %d", at+i, len(coef[at+i]), s.Response())
-			}
-			for _, row := range coef[at+i] {
-				for _, c := range row {
-					flat = append(flat, float32(c))
-				}
+		flat, err := flattenCoef(coef[at:], some)
+		if err != nil {
+			return err
+		}
+		x, ok := e.kept.find(p)
+		if !ok {
+			x = e.kept.room(e.states(p), 0)
+			if err := e.pass(ctx, p, lora, x); err != nil {
+				return err
 			}
 		}
-		lp := make([]float32, p.rows*p.wanted)
-		in := append(p.inputs(e.model), ort.Float32(inCoef, flat, p.rows, p.wanted))
-		if err := e.backward.Run(ctx, append(in, lora...), append([]ort.Tensor{ort.Float32(outLogprobs, lp, p.rows, p.wanted)}, outs...)); err != nil {
+		d, err := e.scoreBack(ctx, p, x, flat)
+		if err != nil {
+			return err
+		}
+		if err := e.passBack(ctx, p, lora, x, d, outs); err != nil {
 			return err
 		}
 		grad.Add(part)
@@ -182,10 +216,36 @@ func (e *Engine) Gradient(ctx context.Context, a *trainer.Adapter, sequences []t
 	})
 }
 
+// states is how many numbers pass fills in.
+func (e *Engine) states(p *packed) int { return (e.model.Blocks + 1) * p.tokens * e.model.Hidden }
+
+// flattenCoef lays the coefficients of packed sequences out as [R, K].
+func flattenCoef(coef [][][]float64, sequences []trainer.Sequence) ([]float32, error) {
+	var flat []float32
+	for i, s := range sequences {
+		if len(coef[i]) != s.Response() {
+			return nil, fmt.Errorf("%d positions have coefficients, of %d", len(coef[i]), s.Response())
+		}
+		for t, row := range coef[i] {
+			if len(row) != len(s.Wanted[t]) {
+				return nil, fmt.Errorf("position %d has %d coefficients for %d tokens", t, len(row), len(s.Wanted[t]))
+			}
+			for _, c := range row {
+				flat = append(flat, float32(c))
+			}
+		}
+	}
+	return flat, nil
+}
+
 // each checks the sequences and calls run for as many at once as PackTokens allows, in order; at is the index of the first of them.
 func (e *Engine) each(sequences []trainer.Sequence, run func(at int, some []trainer.Sequence) error) error {
+	wanted := 0
 	for i, s := range sequences {
-		if err := check(s, e.model, len(sequences[0].Wanted[0])); err != nil {
+		if i == 0 && len(s.Wanted) > 0 {
+			wanted = len(s.Wanted[0])
+		}
+		if err := check(s, e.model, wanted); err != nil {
 			return fmt.Errorf("sequence %d: %w", i, err)
 		}
 	}
@@ -205,7 +265,7 @@ func (e *Engine) each(sequences []trainer.Sequence, run func(at int, some []trai
 
 // Close frees the sessions.
 func (e *Engine) Close() {
-	for _, s := range []*ort.Session{e.forward, e.backward} {
+	for _, s := range []*ort.Session{e.forward, e.backward, e.headForward, e.headBackward} {
 		if s != nil {
 			s.Close()
 		}

@@ -3,7 +3,6 @@ package onnx
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/nextstate-rl/nextstate/trainer"
 	"github.com/nextstate-rl/nextstate/trainer/gguf"
@@ -46,132 +45,139 @@ func layersOf(m *gguf.Llama) []trainer.Layer {
 	return list
 }
 
-// Inputs and outputs of the graph. N tokens, R positions whose next token is scored, K tokens scored at each, G query heads a key head.
+// Inputs and outputs of the graphs. N tokens, R rows whose next token is scored, K tokens scored at each, G query heads a key head.
 const (
-	inIDs    = "ids"    // [N]
-	inCos    = "cos"    // [1, N, D/2]
-	inSin    = "sin"    // [1, N, D/2]
-	inMask   = "mask"   // [1, G*N, N]: 0, or a large negative number where a token must not look
-	inRows   = "rows"   // [R]: which of the N
+	inX    = "x"    // [N, hidden] into a block, [R, hidden] into the head
+	inCos  = "cos"  // [1, N, D/2]
+	inSin  = "sin"  // [1, N, D/2]
+	inMask = "mask" // [1, G*N, N]: 0, or a large negative number where a token must not look
+	inDY   = "dy"   // [N, hidden]: d loss / d y (backward only)
+
 	inTokens = "tokens" // [R, K]
 	inScale  = "scale"  // [R, 1]: 1 / temperature
 	inCoef   = "coef"   // [R, K]: d loss / d log-prob (backward only)
 
+	outY        = "y"        // [N, hidden] out of a block
+	outDX       = "dx"       // as x: d loss / d x (backward only)
 	outLogprobs = "logprobs" // [R, K] nats
-	outEntropy  = "entropy"  // [R, 1] nats (forward only)
+	outEntropy  = "entropy"  // [R, 1] nats
+
+	headNorm, headOutput = "output_norm.weight", "output.weight"
+
+	gradient = "d/" // precedes the name of an adapter's input in the name of its gradient
 )
 
-// builder emits the graph of a model.
-type builder struct {
+// Inputs of a block that belong to one of its linear layers or norms, by the name in GGUF without the block.
+func inWeight(name string) string { return name + ".weight" }
+func inputA(name string) string   { return name + ".A" }
+func inputB(name string) string   { return name + ".B" }
+
+// norms are the block's own.
+var norms = []string{"attn_norm", "ffn_norm"}
+
+// block emits the graph of a block. All blocks of a model have the same shape, so one graph serves them all: weights and adapters are inputs.
+type block struct {
 	*graph.Graph
 	m      *gguf.Llama
-	rank   int
-	scale  float32 // alpha / rank
-	layers []trainer.Layer
-	lora   map[string][2]*graph.Tensor // by the layer's name in GGUF
+	layers []trainer.Layer // of one block
+	scale  float32         // alpha / rank
+	x, y   *graph.Tensor
+	lora   map[string][2]*graph.Tensor // A and B by the layer's name
 }
 
-// weight is a frozen tensor: an initializer whose memory the session is given, so an input here.
-func (b *builder) weight(name string, shape ...int) *graph.Tensor {
-	return b.Initializer(name, shape...)
-}
-
-// forwardGraph gives the log-probs and the entropy.
-func forwardGraph(m *gguf.Llama, rank int, scale float32) *graph.Graph {
-	b := newBuilder(m, rank, scale)
-	all, logprobs := b.head(b.trunk())
-	b.Output(outLogprobs, logprobs)
-	b.Output(outEntropy, b.Entropy(all))
+// forwardBlock gives y.
+func forwardBlock(m *gguf.Llama, rank int, scale float32) *graph.Graph {
+	b := newBlock(m, rank, scale)
+	b.Output(outY, b.y)
 	return b.Graph
 }
 
-// backwardGraph gives the log-probs again, and the gradient of every adapter: "d/" and the adapter's input name.
-func backwardGraph(m *gguf.Llama, rank int, scale float32) *graph.Graph {
-	b := newBuilder(m, rank, scale)
-	hidden := b.trunk()
-	all, logprobs := b.head(hidden)
-	b.Output(outLogprobs, logprobs)
-	coef := b.Input(inCoef, graph.Float32, -1, -1)
-	b.Seed(hidden, b.LogprobGradient(all, b.output(), b.tokens(), coef, b.temperature()))
+// backwardBlock computes y once more, and gives the gradients by x and by the adapters.
+func backwardBlock(m *gguf.Llama, rank int, scale float32) *graph.Graph {
+	b := newBlock(m, rank, scale)
+	b.Seed(b.y, b.Input(inDY, graph.Float32, -1, m.Hidden))
 	b.Backward()
-	for _, l := range b.layers {
-		b.Output(gradient+inputA(l), b.Grad(b.lora[l.GGUF][0]))
-		b.Output(gradient+inputB(l), b.Grad(b.lora[l.GGUF][1]))
+	b.Output(outDX, b.Grad(b.x))
+	for _, l := range linears {
+		b.Output(gradient+inputA(l.gguf), b.Grad(b.lora[l.gguf][0]))
+		b.Output(gradient+inputB(l.gguf), b.Grad(b.lora[l.gguf][1]))
 	}
 	return b.Graph
 }
 
-// gradient precedes the name of an adapter's input in the name of its gradient.
-const gradient = "d/"
-
-func inputA(l trainer.Layer) string { return l.GGUF + ".A" }
-func inputB(l trainer.Layer) string { return l.GGUF + ".B" }
-
-func newBuilder(m *gguf.Llama, rank int, scale float32) *builder {
-	b := &builder{Graph: graph.New(), m: m, rank: rank, scale: scale, layers: layersOf(m), lora: map[string][2]*graph.Tensor{}}
-	for _, l := range b.layers {
-		b.lora[l.GGUF] = [2]*graph.Tensor{b.Param(inputA(l), rank, l.In), b.Param(inputB(l), l.Out, rank)}
+func newBlock(m *gguf.Llama, rank int, scale float32) *block {
+	b := &block{Graph: graph.New(), m: m, scale: scale, layers: layersOf(m)[:len(linears)], lora: map[string][2]*graph.Tensor{}}
+	b.x = b.Param(inX, -1, m.Hidden)
+	for i, l := range b.layers {
+		name := linears[i].gguf
+		b.lora[name] = [2]*graph.Tensor{b.Param(inputA(name), rank, l.In), b.Param(inputB(name), l.Out, rank)}
 	}
+	b.y = b.feedForward(b.attention(b.x))
 	return b
 }
 
-// linear is a layer of a block with its adapter.
-func (b *builder) linear(x *graph.Tensor, block int, gguf string) *graph.Tensor {
-	i := slices.IndexFunc(b.layers, func(l trainer.Layer) bool { return l.GGUF == fmt.Sprintf("blk.%d.%s", block, gguf) })
-	l := b.layers[i]
-	y := b.Linear(x, b.weight(l.GGUF+".weight", l.Out, l.In), 1)
-	return b.LoRA(y, x, b.lora[l.GGUF][0], b.lora[l.GGUF][1], b.scale)
+// linear is a layer with its adapter.
+func (b *block) linear(x *graph.Tensor, i int) *graph.Tensor {
+	name, l := linears[i].gguf, b.layers[i]
+	y := b.Linear(x, b.Input(inWeight(name), graph.Float32, l.Out, l.In), 1)
+	return b.LoRA(y, x, b.lora[name][0], b.lora[name][1], b.scale)
 }
 
-// trunk is everything but the head: [R, hidden] at the rows that are scored.
-func (b *builder) trunk() *graph.Tensor {
+func (b *block) norm(x *graph.Tensor, name string) *graph.Tensor {
+	return b.RMSNorm(x, b.Input(inWeight(name), graph.Float32, b.m.Hidden), float32(b.m.Epsilon))
+}
+
+// attention is x and what its tokens see of each other.
+func (b *block) attention(x *graph.Tensor) *graph.Tensor {
 	m := b.m
 	half := m.HeadSize / 2
-	ids := b.Input(inIDs, graph.Int64, -1)
 	cos, sin := b.Input(inCos, graph.Float32, 1, -1, half), b.Input(inSin, graph.Float32, 1, -1, half)
 	mask := b.Input(inMask, graph.Float32, 1, -1, -1)
 	heads := func(x *graph.Tensor, n int) *graph.Tensor { // [N, n*D] -> [n, N, D]
 		return b.Transpose(b.Reshape(x, -1, n, m.HeadSize), 1, 0, 2)
 	}
-	x := b.Rows(b.embedding(), ids)
-	for block := range m.Blocks {
-		norm := func(x *graph.Tensor, name string) *graph.Tensor {
-			return b.RMSNorm(x, b.weight(fmt.Sprintf("blk.%d.%s.weight", block, name), m.Hidden), float32(m.Epsilon))
-		}
-		h := norm(x, "attn_norm")
-		q := b.RoPE(heads(b.linear(h, block, "attn_q"), m.Heads), cos, sin)
-		k := b.RoPE(heads(b.linear(h, block, "attn_k"), m.KVHeads), cos, sin)
-		v := heads(b.linear(h, block, "attn_v"), m.KVHeads)
-		q = b.Reshape(q, m.KVHeads, -1, m.HeadSize) // query heads that share a key head stand together: [KV, G*N, D]
-		scores := b.MatMulT(q, k, float32(1/math.Sqrt(float64(m.HeadSize))))
-		mixed := b.MatMul(b.Softmax(b.Add(scores, mask)), v)
-		mixed = b.Reshape(b.Transpose(b.Reshape(mixed, m.Heads, -1, m.HeadSize), 1, 0, 2), -1, m.Heads*m.HeadSize)
-		x = b.Add(x, b.linear(mixed, block, "attn_output"))
-		h = norm(x, "ffn_norm")
-		gated := b.SwiGLU(b.linear(h, block, "ffn_gate"), b.linear(h, block, "ffn_up"))
-		x = b.Add(x, b.linear(gated, block, "ffn_down"))
-	}
-	// Only positions that are scored go through the head: its matrix is the largest.
-	x = b.Rows(x, b.Input(inRows, graph.Int64, -1))
-	return b.RMSNorm(x, b.weight("output_norm.weight", m.Hidden), float32(m.Epsilon))
+	h := b.norm(x, norms[0])
+	q := b.RoPE(heads(b.linear(h, 0), m.Heads), cos, sin)
+	k := b.RoPE(heads(b.linear(h, 1), m.KVHeads), cos, sin)
+	v := heads(b.linear(h, 2), m.KVHeads)
+	q = b.Reshape(q, m.KVHeads, -1, m.HeadSize) // query heads that share a key head stand together: [KV, G*N, D]
+	scores := b.MatMulT(q, k, float32(1/math.Sqrt(float64(m.HeadSize))))
+	mixed := b.MatMul(b.Softmax(b.Add(scores, mask)), v)
+	mixed = b.Reshape(b.Transpose(b.Reshape(mixed, m.Heads, -1, m.HeadSize), 1, 0, 2), -1, m.Heads*m.HeadSize)
+	return b.Add(x, b.linear(mixed, 3))
 }
 
-// head gives the log-probs over the vocabulary [R, V] and at the wanted tokens [R, K].
-func (b *builder) head(hidden *graph.Tensor) (all, wanted *graph.Tensor) {
-	all = b.LogSoftmax(hidden, b.output(), b.temperature())
-	return all, b.Pick(all, b.tokens())
+// feedForward is x and what the inner layers make of each token.
+func (b *block) feedForward(x *graph.Tensor) *graph.Tensor {
+	h := b.norm(x, norms[1])
+	return b.Add(x, b.linear(b.SwiGLU(b.linear(h, 4), b.linear(h, 5)), 6))
 }
 
-func (b *builder) embedding() *graph.Tensor {
-	return b.weight("token_embd.weight", b.m.Vocabulary, b.m.Hidden)
+// forwardHead gives the log-probs and the entropy of rows of the last block's output.
+func forwardHead(m *gguf.Llama) *graph.Graph {
+	g := graph.New()
+	_, all, _, _ := head(g, m)
+	g.Output(outEntropy, g.Entropy(all))
+	return g
 }
 
-func (b *builder) output() *graph.Tensor {
-	if b.m.TiedOutput {
-		return b.embedding()
-	}
-	return b.weight("output.weight", b.m.Vocabulary, b.m.Hidden)
+// backwardHead gives the log-probs again, and the gradient by x.
+func backwardHead(m *gguf.Llama) *graph.Graph {
+	g := graph.New()
+	x, all, normed, output := head(g, m)
+	coef := g.Input(inCoef, graph.Float32, -1, -1)
+	g.Seed(normed, g.LogprobGradient(all, output, g.Once(inTokens, graph.Int64, -1, -1), coef, g.Once(inScale, graph.Float32, -1, 1)))
+	g.Backward()
+	g.Output(outDX, g.Grad(x))
+	return g
 }
 
-func (b *builder) tokens() *graph.Tensor      { return b.Once(inTokens, graph.Int64, -1, -1) }
-func (b *builder) temperature() *graph.Tensor { return b.Once(inScale, graph.Float32, -1, 1) }
+// head gives the log-probs over the vocabulary [R, V]; those of the wanted tokens are an output.
+func head(g *graph.Graph, m *gguf.Llama) (x, all, normed, output *graph.Tensor) {
+	x = g.Param(inX, -1, m.Hidden)
+	normed = g.RMSNorm(x, g.Input(headNorm, graph.Float32, m.Hidden), float32(m.Epsilon))
+	output = g.Input(headOutput, graph.Float32, m.Vocabulary, m.Hidden)
+	all = g.LogSoftmax(normed, output, g.Once(inScale, graph.Float32, -1, 1))
+	g.Output(outLogprobs, g.Pick(all, g.Once(inTokens, graph.Int64, -1, -1)))
+	return x, all, normed, output
+}

@@ -40,10 +40,11 @@ func check(s trainer.Sequence, m *gguf.Llama, wanted int) error {
 // masked is added to scores of tokens that must not be seen: small enough that exp gives exactly zero.
 const masked = -1e30
 
-// packed are the graph's inputs for several sequences, one after the other.
+// packed are the graphs' inputs for several sequences, one after the other.
 type packed struct {
 	tokens, rows, wanted int // N, R, K
-	ids, rowIndex        []int64
+	ids                  []uint32
+	rowIndex             []int // which of the N are scored
 	cos, sin, mask       []float32
 	wantedIDs            []int64
 	scale                []float32
@@ -64,7 +65,7 @@ func pack(m *gguf.Llama, sequences []trainer.Sequence) *packed {
 	for _, s := range sequences {
 		n := len(s.Tokens) - 1
 		for i := range n {
-			p.ids = append(p.ids, int64(s.Tokens[i]))
+			p.ids = append(p.ids, s.Tokens[i])
 			for j := range half {
 				angle := float64(i) * math.Pow(m.RopeBase, -2*float64(j)/float64(m.HeadSize))
 				p.cos, p.sin = append(p.cos, float32(math.Cos(angle))), append(p.sin, float32(math.Sin(angle)))
@@ -75,7 +76,7 @@ func pack(m *gguf.Llama, sequences []trainer.Sequence) *packed {
 			}
 		}
 		for r, row := range s.Wanted {
-			p.rowIndex = append(p.rowIndex, int64(start+s.Prompt-1+r))
+			p.rowIndex = append(p.rowIndex, start+s.Prompt-1+r)
 			p.scale = append(p.scale, float32(1/s.Temperature))
 			for _, id := range row {
 				p.wantedIDs = append(p.wantedIDs, int64(id))
@@ -87,13 +88,12 @@ func pack(m *gguf.Llama, sequences []trainer.Sequence) *packed {
 	return p
 }
 
-// inputs are the graph's inputs over the packed arrays.
+// inputs are a block's inputs over the packed arrays, but x.
 func (p *packed) inputs(m *gguf.Llama) []ort.Tensor {
 	half, group := m.HeadSize/2, m.Heads/m.KVHeads
 	return []ort.Tensor{
-		ort.Int64(inIDs, p.ids, p.tokens), ort.Float32(inCos, p.cos, 1, p.tokens, half), ort.Float32(inSin, p.sin, 1, p.tokens, half),
-		ort.Float32(inMask, p.mask, 1, group*p.tokens, p.tokens), ort.Int64(inRows, p.rowIndex, p.rows),
-		ort.Int64(inTokens, p.wantedIDs, p.rows, p.wanted), ort.Float32(inScale, p.scale, p.rows, 1),
+		ort.Float32(inCos, p.cos, 1, p.tokens, half), ort.Float32(inSin, p.sin, 1, p.tokens, half),
+		ort.Float32(inMask, p.mask, 1, group*p.tokens, p.tokens),
 	}
 }
 
