@@ -55,12 +55,19 @@ func (g *Graph) Linear(x, w *Tensor, transposed int) *Tensor {
 	return out
 }
 
-// LoRA is y + scale*(x*aᵀ)*bᵀ: y[N, out] is the frozen linear of x[N, in], a[r, in] and b[out, r] the adapter (Hu et al., LoRA, equation 3).
-func (g *Graph) LoRA(y, x, a, b *Tensor, scale float32) *Tensor {
-	down := g.Linear(x, a, 1)
-	out := g.gemm(down, b, 0, 1, scale, y)
+// LoRA is c + x*wᵀ + scale*(x*aᵀ)*bᵀ: w[out, in] is frozen, a[r, in] and b[out, r] the adapter of x[N, in] (Hu et al., LoRA, equation 3), c is nil or goes around the
+// layer. known is its value when there is one from before, so that only the gradient is computed; else nil.
+func (g *Graph) LoRA(c, x, w, a, b *Tensor, scale float32, known *Tensor) *Tensor {
+	down, out := g.Linear(x, a, 1), known
+	if known == nil {
+		out = g.gemm(down, b, 0, 1, scale, g.gemm(x, w, 0, 1, 1, c))
+	}
+	out.depends = true
 	g.later(out, func(d *Tensor) {
-		g.accumulate(y, d)
+		if c != nil {
+			g.accumulate(c, d)
+		}
+		g.accumulateGemm(x, d, w, 0, 0, 1)
 		g.accumulateGemm(down, d, b, 0, 0, scale)
 		g.accumulateGemm(b, d, down, 1, 0, scale)
 	})
@@ -178,23 +185,9 @@ func (g *Graph) SwiGLU(gate, up *Tensor) *Tensor {
 	return out
 }
 
-// Rows takes rows of x[N, H] by index [R]; rows that are taken twice get both gradients.
-func (g *Graph) Rows(x, index *Tensor) *Tensor {
-	shape := append(slices.Clone(index.shape), x.shape[1:]...)
-	out := g.op("Gather", shape, []*Tensor{x, index}, attr{"axis", 0})
-	g.later(out, func(d *Tensor) {
-		// ScatterND needs an index with a last dimension of one, and zeros of x's shape.
-		zeros := g.mul(x, g.Float(0))
-		at := g.op("Unsqueeze", append(slices.Clone(index.shape), 1), []*Tensor{index, g.ints(-1)})
-		at.typ = Int64
-		g.accumulate(x, g.op("ScatterND", x.shape, []*Tensor{zeros, at, d}, attr{"reduction", "add"}))
-	})
-	return out
-}
-
 // LogSoftmax is log softmax(scale * x[R, H] * w[V, H]ᵀ) over the vocabulary: [R, V], nats; scale[R, 1] is 1/temperature. Its gradient by x is LogprobGradient's.
 func (g *Graph) LogSoftmax(x, w, scale *Tensor) *Tensor {
-	logits := g.mul(g.gemm(x, w, 0, 1, 1, nil), scale)
+	logits := g.gemm(g.mul(x, scale), w, 0, 1, 1, nil) // x is the smaller one to scale
 	return g.op("LogSoftmax", logits.shape, []*Tensor{logits}, attr{"axis", -1})
 }
 

@@ -65,22 +65,16 @@ func (g *Graph) Once(name string, typ Type, shape ...int) *Tensor {
 	return t
 }
 
-// Initializer names a constant whose memory the session is given when it is made; it may be named again.
-func (g *Graph) Initializer(name string, shape ...int) *Tensor {
-	if t := g.cached["initializer "+name]; t != nil {
-		return t
-	}
-	t := &Tensor{name: name, typ: Float32, shape: shape}
-	g.constants.bytes(5, externalProto(name, shape))
-	g.cached["initializer "+name] = t
-	return t
-}
-
 // Param adds an input whose gradient is wanted.
 func (g *Graph) Param(name string, shape ...int) *Tensor {
 	t := g.Input(name, Float32, shape...)
 	t.depends = true
 	return t
+}
+
+// Phantom is a tensor that is not there: only its gradient is of interest.
+func (g *Graph) Phantom(shape ...int) *Tensor {
+	return &Tensor{name: g.fresh("t"), typ: Float32, shape: shape, depends: true}
 }
 
 // Output makes a tensor an output.

@@ -104,26 +104,6 @@ func tensorProto(name string, typ Type, shape []int, raw []byte) message {
 	return m
 }
 
-// externalProto is a float32 tensor without data: where the data would be is never read, because the session is given the memory.
-func externalProto(name string, shape []int) message {
-	var m message
-	size := 4
-	for _, d := range shape {
-		m.varint(1, int64(d))
-		size *= d
-	}
-	m.varint(2, int64(Float32))
-	m.str(8, name)
-	for _, kv := range [][2]string{{"location", "memory"}, {"offset", "0"}, {"length", strconv.Itoa(size)}} {
-		var entry message
-		entry.str(1, kv[0])
-		entry.str(2, kv[1])
-		m.bytes(13, entry)
-	}
-	m.varint(14, 1) // EXTERNAL
-	return m
-}
-
 // Model returns the graph as an ONNX model.
 func (g *Graph) Model() []byte {
 	var body message

@@ -52,6 +52,7 @@ const (
 	inSin  = "sin"  // [1, N, D/2]
 	inMask = "mask" // [1, G*N, N]: 0, or a large negative number where a token must not look
 	inDY   = "dy"   // [N, hidden]: d loss / d y (backward only)
+	mid    = "mid"  // [N, hidden] between attention and feed-forward: out of forward, into backward, as are the outputs of the linear layers in between
 
 	inTokens = "tokens" // [R, K]
 	inScale  = "scale"  // [R, 1]: 1 / temperature
@@ -72,6 +73,9 @@ func inWeight(name string) string { return name + ".weight" }
 func inputA(name string) string   { return name + ".A" }
 func inputB(name string) string   { return name + ".B" }
 
+// outLinear is the output of a linear layer.
+func outLinear(name string) string { return name + ".y" }
+
 // norms are the block's own.
 var norms = []string{"attn_norm", "ffn_norm"}
 
@@ -79,25 +83,48 @@ var norms = []string{"attn_norm", "ffn_norm"}
 type block struct {
 	*graph.Graph
 	m      *gguf.Llama
-	layers []trainer.Layer // of one block
-	scale  float32         // alpha / rank
-	x, y   *graph.Tensor
+	layers []trainer.Layer             // of one block
+	scale  float32                     // alpha / rank
 	lora   map[string][2]*graph.Tensor // A and B by the layer's name
+	known  bool                        // what inside lists is an input (backward), not to be computed
 }
 
-// forwardBlock gives y.
+// value is a tensor inside a block that forward hands to backward, so that no linear layer is computed twice.
+type value struct {
+	name  string
+	width int // [N, width]
+}
+
+// inside lists them: outputs of linear layers, but for those of attn_output and ffn_down, whose sums with what goes around them are mid and the next block's x.
+func inside(m *gguf.Llama) (list []value) {
+	for i, l := range layersOf(m)[:len(linears)] {
+		switch name := linears[i].gguf; name {
+		case "attn_output":
+			list = append(list, value{mid, l.Out})
+		case "ffn_down":
+		default:
+			list = append(list, value{outLinear(name), l.Out})
+		}
+	}
+	return list
+}
+
+// forwardBlock gives y and what is inside.
 func forwardBlock(m *gguf.Llama, rank int, scale float32) *graph.Graph {
 	b := newBlock(m, rank, scale)
-	b.Output(outY, b.y)
+	b.Output(outY, b.feedForward(b.attention(b.Param(inX, -1, m.Hidden))))
 	return b.Graph
 }
 
-// backwardBlock computes y once more, and gives the gradients by x and by the adapters.
+// backwardBlock gives the gradients by x and by the adapters, from what is inside.
 func backwardBlock(m *gguf.Llama, rank int, scale float32) *graph.Graph {
 	b := newBlock(m, rank, scale)
-	b.Seed(b.y, b.Input(inDY, graph.Float32, -1, m.Hidden))
+	b.known = true
+	x := b.Param(inX, -1, m.Hidden)
+	y := b.feedForward(b.attention(x))
+	b.Seed(y, b.Input(inDY, graph.Float32, -1, m.Hidden))
 	b.Backward()
-	b.Output(outDX, b.Grad(b.x))
+	b.Output(outDX, b.Grad(x))
 	for _, l := range linears {
 		b.Output(gradient+inputA(l.gguf), b.Grad(b.lora[l.gguf][0]))
 		b.Output(gradient+inputB(l.gguf), b.Grad(b.lora[l.gguf][1]))
@@ -107,20 +134,34 @@ func backwardBlock(m *gguf.Llama, rank int, scale float32) *graph.Graph {
 
 func newBlock(m *gguf.Llama, rank int, scale float32) *block {
 	b := &block{Graph: graph.New(), m: m, scale: scale, layers: layersOf(m)[:len(linears)], lora: map[string][2]*graph.Tensor{}}
-	b.x = b.Param(inX, -1, m.Hidden)
 	for i, l := range b.layers {
 		name := linears[i].gguf
 		b.lora[name] = [2]*graph.Tensor{b.Param(inputA(name), rank, l.In), b.Param(inputB(name), l.Out, rank)}
 	}
-	b.y = b.feedForward(b.attention(b.x))
 	return b
 }
 
-// linear is a layer with its adapter.
-func (b *block) linear(x *graph.Tensor, i int) *graph.Tensor {
+// linear is a layer with its adapter, and around, which may be nil, added; it goes from forward to backward under that name, or not at all.
+func (b *block) linear(x *graph.Tensor, i int, around *graph.Tensor, as string) *graph.Tensor {
 	name, l := linears[i].gguf, b.layers[i]
-	y := b.Linear(x, b.Input(inWeight(name), graph.Float32, l.Out, l.In), 1)
-	return b.LoRA(y, x, b.lora[name][0], b.lora[name][1], b.scale)
+	var known *graph.Tensor
+	switch {
+	case !b.known:
+	case as == "":
+		known = b.Phantom(-1, l.Out)
+	default:
+		known = b.Input(as, graph.Float32, -1, l.Out)
+	}
+	y := b.LoRA(around, x, b.Input(inWeight(name), graph.Float32, l.Out, l.In), b.lora[name][0], b.lora[name][1], b.scale, known)
+	if !b.known && as != "" {
+		b.Output(as, y)
+	}
+	return y
+}
+
+// handed is a layer whose output goes to backward.
+func (b *block) handed(x *graph.Tensor, i int) *graph.Tensor {
+	return b.linear(x, i, nil, outLinear(linears[i].gguf))
 }
 
 func (b *block) norm(x *graph.Tensor, name string) *graph.Tensor {
@@ -137,20 +178,20 @@ func (b *block) attention(x *graph.Tensor) *graph.Tensor {
 		return b.Transpose(b.Reshape(x, -1, n, m.HeadSize), 1, 0, 2)
 	}
 	h := b.norm(x, norms[0])
-	q := b.RoPE(heads(b.linear(h, 0), m.Heads), cos, sin)
-	k := b.RoPE(heads(b.linear(h, 1), m.KVHeads), cos, sin)
-	v := heads(b.linear(h, 2), m.KVHeads)
+	q := b.RoPE(heads(b.handed(h, 0), m.Heads), cos, sin)
+	k := b.RoPE(heads(b.handed(h, 1), m.KVHeads), cos, sin)
+	v := heads(b.handed(h, 2), m.KVHeads)
 	q = b.Reshape(q, m.KVHeads, -1, m.HeadSize) // query heads that share a key head stand together: [KV, G*N, D]
 	scores := b.MatMulT(q, k, float32(1/math.Sqrt(float64(m.HeadSize))))
 	mixed := b.MatMul(b.Softmax(b.Add(scores, mask)), v)
 	mixed = b.Reshape(b.Transpose(b.Reshape(mixed, m.Heads, -1, m.HeadSize), 1, 0, 2), -1, m.Heads*m.HeadSize)
-	return b.Add(x, b.linear(mixed, 3))
+	return b.linear(mixed, 3, x, mid)
 }
 
 // feedForward is x and what the inner layers make of each token.
 func (b *block) feedForward(x *graph.Tensor) *graph.Tensor {
 	h := b.norm(x, norms[1])
-	return b.Add(x, b.linear(b.SwiGLU(b.linear(h, 4), b.linear(h, 5)), 6))
+	return b.linear(b.SwiGLU(b.handed(h, 4), b.handed(h, 5)), 6, x, "")
 }
 
 // forwardHead gives the log-probs and the entropy of rows of the last block's output.

@@ -34,8 +34,7 @@ const (
 	fnReleaseRunOptions              = 97
 	fnReleaseSessionOptions          = 100
 	fnAddSessionConfigEntry          = 130
-	fnAddExternalInitializers        = 210
-	functions                        = fnAddExternalInitializers + 1
+	functions                        = fnAddSessionConfigEntry + 1
 )
 
 // Values of enums in the header.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"strconv"
 	"unsafe"
 )
 
@@ -51,17 +50,12 @@ func check(name string, length int, shape []int) []int64 {
 type Options struct {
 	// Threads that one operator uses.
 	Threads int
-	// Initializers are the memory of the model's external initializers of the same names. They are not copied: several sessions share them, and
-	// they must not change while the session lives.
-	Initializers []Tensor
 }
 
 // Session is a loaded graph. One Run at a time.
 type Session struct {
 	lib     *Library
 	session uintptr
-	shared  []uintptr // values of the initializers
-	pin     runtime.Pinner
 }
 
 // NewSession loads a model. Close it.
@@ -83,26 +77,12 @@ func (l *Library) NewSession(model []byte, o Options) (_ *Session, err error) {
 		func() error { return l.call(fnSetSessionGraphOptimization, options, optimizeAll) },
 		func() error { return l.call(fnDisableMemPattern, options) },                                  // patterns keep the largest sizes allocated
 		func() error { return l.entry(options, "session.intra_op.allow_spinning", "0") },              // serving shares the cores
-		func() error { return l.entry(options, "session.set_denormal_as_zero", "0") },                 // the same numbers on every processor
-		func() error { return l.entry(options, "session.disable_prepacking", strconv.Itoa(prepack)) }, // packed copies would double the weights
+		func() error { return l.entry(options, "session.set_denormal_as_zero", "0") }, // the same numbers on every processor
 	}
 	for _, do := range configure {
 		if err := do(); err != nil {
 			return nil, err
 		}
-	}
-	given, err := l.arguments(o.Initializers, &s.pin)
-	s.shared = given.values
-	if err != nil {
-		return nil, err
-	}
-	if n := len(o.Initializers); n > 0 {
-		if err := l.call(
-			fnAddExternalInitializers, options, uintptr(unsafe.Pointer(&given.names[0])), uintptr(unsafe.Pointer(&given.values[0])), uintptr(n),
-		); err != nil {
-			return nil, err
-		}
-		runtime.KeepAlive(given)
 	}
 	if len(model) == 0 {
 		return nil, errors.New("ONNX Runtime: the model is empty")
@@ -111,9 +91,6 @@ func (l *Library) NewSession(model []byte, o Options) (_ *Session, err error) {
 	runtime.KeepAlive(model)
 	return s, err
 }
-
-// prepack is 1: weights are used where they are.
-const prepack = 1
 
 func (l *Library) entry(options uintptr, key, value string) error {
 	k, v := cstring(key), cstring(value)
@@ -206,9 +183,5 @@ func (l *Library) releaseAll(values []uintptr) {
 // Close frees the session.
 func (s *Session) Close() {
 	s.lib.release(fnReleaseSession, s.session)
-	for _, v := range s.shared {
-		s.lib.release(fnReleaseValue, v)
-	}
-	s.session, s.shared = 0, nil
-	s.pin.Unpin()
+	s.session = 0
 }
