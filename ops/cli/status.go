@@ -75,9 +75,8 @@ func (c Status) read(ctx context.Context, s *ops.System) (ops.Status, error) {
 func watch(ctx context.Context, g *Globals, every time.Duration, read func(context.Context) (ops.Status, error)) error {
 	screen := newScreen(g)
 	defer screen.done()
-	tick := time.NewTicker(every)
-	defer tick.Stop()
 	for {
+		began := time.Now()
 		st, err := read(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -93,10 +92,11 @@ func watch(ctx context.Context, g *Globals, every time.Duration, read func(conte
 				return err
 			}
 		}
+		// A long history takes its time to count: watching may cost half of it at most.
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-time.After(max(every, time.Since(began))):
 		}
 	}
 }

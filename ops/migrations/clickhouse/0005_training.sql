@@ -66,7 +66,7 @@ CREATE VIEW IF NOT EXISTS rewards_by_version
     tenant String COMMENT 'Whose turns',
     policy_version String COMMENT 'The version that answered; base: the model without an adapter',
     `update` Nullable(UInt64) COMMENT 'The update that it came of; 0: base; NULL: published elsewhere',
-    turns UInt64 COMMENT 'Closed main turns',
+    turns UInt64 COMMENT 'Closed main turns that evaluate has come to: each is judged once, with a score or without',
     sessions UInt64 COMMENT 'Sessions in which it answered',
     good UInt64 COMMENT 'Turns with score 1',
     bad UInt64 COMMENT 'Turns with score -1',
@@ -75,22 +75,20 @@ CREATE VIEW IF NOT EXISTS rewards_by_version
     hinted UInt64 COMMENT 'Turns with a hint',
     mean_score Nullable(Float64) COMMENT 'Mean score of the judged turns',
     mean_step_reward Nullable(Float64) COMMENT 'Mean step reward of the turns that have one',
-    first_turn DateTime64(3, 'UTC') COMMENT 'Record time of its first turn',
-    last_turn DateTime64(3, 'UTC') COMMENT 'Record time of its last turn'
+    first_turn DateTime64(3, 'UTC') COMMENT 'When its first turn closed (record time)',
+    last_turn DateTime64(3, 'UTC') COMMENT 'When its last turn closed (record time)'
 )
 AS SELECT
-    a.tenant AS tenant, a.version AS policy_version, if(a.version = 'base', 0, any(p.number)) AS `update`,
-    count() AS turns, uniqExact(a.session) AS sessions,
+    j.tenant AS tenant, a.version AS policy_version, if(a.version = 'base', 0, any(p.number)) AS `update`,
+    count() AS turns, uniqExact(j.session) AS sessions,
     countIf(j.score = 1) AS good, countIf(j.score = -1) AS bad, countIf(j.score = 0) AS neutral, countIf(j.score IS NULL) AS unjudged,
-    countIf(h.turn_id IS NOT NULL) AS hinted, avg(j.score) AS mean_score, avg(j.step_reward) AS mean_step_reward,
-    min(a.record_time) AS first_turn, max(a.record_time) AS last_turn
-FROM
+    countIf(j.turn_id IN (SELECT turn_id FROM hint_selected)) AS hinted, avg(j.score) AS mean_score, avg(j.step_reward) AS mean_step_reward,
+    min(j.record_time) AS first_turn, max(j.record_time) AS last_turn
+FROM turn_judged AS j
+ANY INNER JOIN
 (
-    SELECT tenant, session, event_id, assumeNotNull(policy_version) AS version, record_time FROM action_taken WHERE policy_version IS NOT NULL AND turn_kind = 'main'
-) AS a
-ANY INNER JOIN turn_closed AS c ON c.tenant = a.tenant AND c.session = a.session AND c.turn_id = a.event_id
-ANY LEFT JOIN turn_judged AS j ON j.tenant = a.tenant AND j.session = a.session AND j.turn_id = a.event_id
-ANY LEFT JOIN hint_selected AS h ON h.tenant = a.tenant AND h.session = a.session AND h.turn_id = a.event_id
+    SELECT event_id, assumeNotNull(policy_version) AS version FROM action_taken WHERE policy_version IS NOT NULL AND turn_kind = 'main'
+) AS a ON a.event_id = j.turn_id
 ANY LEFT JOIN (SELECT toString(event_id) AS version, `update` AS number FROM policy_published) AS p ON p.version = a.version
 GROUP BY tenant, policy_version
 SETTINGS join_use_nulls = 1
