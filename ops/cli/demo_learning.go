@@ -19,6 +19,7 @@ type learning struct {
 	seen    map[string]bool        // ids of events: the log may hold one twice
 	decided map[string]int         // turns of each session that became a sample or were skipped
 	samples int                    // turns that became a sample
+	refused int                    // samples that the trainer refused
 	updates map[string]*demoUpdate // by the id of UpdateStarted
 }
 
@@ -39,7 +40,7 @@ func newLearning() *learning {
 // follow reads the log until ctx ends.
 func (l *learning) follow(ctx context.Context, log schemas.Reader) error {
 	readers, ctx := errgroup.WithContext(ctx)
-	for _, topic := range []string{schemas.TopicSamples, schemas.TopicPolicies} {
+	for _, topic := range []string{schemas.TopicSamples, schemas.TopicPolicies, schemas.TopicDeadLetters} {
 		bounds, err := log.Bounds(ctx, topic)
 		if err != nil {
 			return err
@@ -95,6 +96,10 @@ func (l *learning) take(e schemas.Event) {
 	case *schemas.PolicyPublished:
 		u := l.update(p.GetUpdateId())
 		u.number, u.version, u.metrics = p.GetUpdate(), e.ID, p.GetMetrics()
+	case *schemas.DeadLettered:
+		if p.GetStage() == "train" {
+			l.refused++
+		}
 	default:
 		return
 	}
@@ -118,7 +123,7 @@ type trained struct {
 }
 
 func (l *learning) trained() trained {
-	t := trained{waiting: l.samples}
+	t := trained{waiting: l.samples - l.refused}
 	for _, u := range l.updates {
 		t.waiting -= u.samples
 		if u.version == "" {

@@ -22,6 +22,9 @@ const (
 	demoServeWait   = 30 * time.Second
 )
 
+// demoTrainWait is longer than any demo: an update begins when it has all its samples, so that the same seed gives the same minibatches.
+const demoTrainWait = 24 * time.Hour
+
 // demoAligned is how many first replies in a row must satisfy the persona.
 const demoAligned = 3
 
@@ -288,7 +291,14 @@ const noObjective = "none"
 // training sets up the trainer, and returns how many samples make an update; 0: nothing is trained.
 func (d Demo) training(g *Globals) (batch int, err error) {
 	if d.Objective == noObjective {
+		g.Train.Engine = ops.NoTraining
 		return 0, nil
 	}
-	return 0, errors.New("--objective: none is the only one yet")
+	g.Train.Engine, g.Train.Preset, g.Train.Seed = ops.TrainONNX, d.Objective, d.Seed
+	g.Train.Wait = demoTrainWait
+	loop, err := g.settings().Train.Loop(g.Tenant, "any")
+	if err != nil {
+		return 0, fmt.Errorf("--objective: %w", err)
+	}
+	return loop.Batch, nil
 }
