@@ -35,7 +35,9 @@ type publisher struct {
 	store   *blobs.Directory
 	updates uint64
 	parent  string
-	samples []string // of every update
+	// samples and objective of every update.
+	samples   []string
+	objective string
 }
 
 func newPublisher(t *testing.T, s *ops.System) *publisher {
@@ -44,7 +46,7 @@ func newPublisher(t *testing.T, s *ops.System) *publisher {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &publisher{t: t, system: s, store: store, parent: "base"}
+	return &publisher{t: t, system: s, store: store, parent: "base", objective: `{"kl_coef":0.1}`}
 }
 
 // smolLayers are two linears of each layer of SmolLM2-135M; in is the width of the hidden state.
@@ -101,7 +103,7 @@ func (p *publisher) publishFiles(peft, gguf []byte) string {
 	p.updates++
 	update := schemas.DerivedID("trainer", "1", "UpdateStarted", fmt.Sprintf("%s/%d", p.parent, p.updates), 0)
 	version := schemas.DerivedID("trainer", "1", "PolicyPublished", update, 0)
-	p.append(update, &schemas.UpdateStarted{Update: p.updates, ParentVersion: p.parent, SampleIds: p.samples, Objective: `{"kl_coef":0.1}`, Seed: 7, Engine: "test"})
+	p.append(update, &schemas.UpdateStarted{Update: p.updates, ParentVersion: p.parent, SampleIds: p.samples, Objective: p.objective, Seed: 7, Engine: "test"})
 	p.append(version, &schemas.PolicyPublished{
 		Update: p.updates, UpdateId: update, ParentVersion: p.parent, PeftSha256: peft, GgufSha256: gguf, BaseModel: "SmolLM2-135M-Instruct",
 		Metrics: map[string]float64{"loss": 1 / float64(p.updates), "reward_mean": 0.5, "samples": 16},

@@ -120,8 +120,13 @@ func (p *Policies) publish(e schemas.Event, n *schemas.PolicyPublished) {
 	p.serve = append(p.serve, e.ID)
 }
 
-// rollBack withdraws the versions between the two and all that descend from them, and puts the older one back.
+// rollBack withdraws the versions between the two and all that descend from them, and puts the older one back. One that was never published cannot be put
+// back, and nothing changes; the trainer sees it in the same way.
 func (p *Policies) rollBack(n *schemas.PolicyRolledBack) {
+	to := p.versions[n.GetToVersion()]
+	if to == nil && n.GetToVersion() != policy.Base {
+		return
+	}
 	reason := n.GetReason()
 	if reason == "" {
 		reason = "no reason was given"
@@ -135,7 +140,7 @@ func (p *Policies) rollBack(n *schemas.PolicyRolledBack) {
 			v.RolledBack = "it descends from " + v.Parent + ", which was rolled back"
 		}
 	}
-	if to := p.versions[n.GetToVersion()]; to != nil {
+	if to != nil {
 		to.RolledBack = ""
 	}
 	p.serve = slices.DeleteFunc(p.serve, func(id string) bool {

@@ -32,7 +32,7 @@ func TestPoliciesServe(t *testing.T) {
 		{"base>a a>b b<a a>c c<b", "b a base", "c"}, // b is wanted again
 		{"base>a a>b a<base", "base", "a b"},
 		{"base>a a<base base>b", "b base", "a"},
-		{"base>a a>b b<lost", "lost a base", "b"},
+		{"base>a a>b b<lost", "b a base", ""},
 		{"base>a lost<base", "base a", ""},
 		{"lost>a a>b b<base", "base a", "b"},
 	} {

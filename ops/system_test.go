@@ -16,11 +16,13 @@ import (
 	"github.com/nextstate-rl/nextstate/producers/importers"
 	"github.com/nextstate-rl/nextstate/schemas"
 	sink "github.com/nextstate-rl/nextstate/sinks/clickhouse"
+	"github.com/nextstate-rl/nextstate/trainer/onnx"
 )
 
 func TestMain(m *testing.M) {
 	clickhouse.MaybeChild()
 	llama.MaybeChild()
+	onnx.MaybeChild()
 	maybeGatewayChild()
 	os.Exit(m.Run())
 }
