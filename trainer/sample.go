@@ -43,7 +43,7 @@ func (a Admission) AdmitUnder(o Objective, s *schemas.SampleAssembled) error {
 // example checks everything that the losses rely on: lengths, finite numbers, tokens of this vocabulary.
 func (a Admission) example(s *schemas.SampleAssembled, o Objective) (*example, error) {
 	t := s.GetTokens()
-	n, temperature := len(t.GetResponseIds()), s.GetSampling().GetTemperature()
+	n, temperature := len(t.GetResponseIds()), temperatureOf(s.GetSampling())
 	switch {
 	case n == 0 || len(t.GetPromptIds()) == 0:
 		return nil, refuse("it has no token ids; text is never tokenised again")
@@ -86,6 +86,15 @@ func (a Admission) example(s *schemas.SampleAssembled, o Objective) (*example, e
 	}
 	e.want(o)
 	return e, nil
+}
+
+// temperatureOf is that of all log-probs of a sample. A turn at temperature 0 becomes a sample only where the policy engine was told to have it trained
+// (--policy-train-greedy): its log-probs are then those at temperature 1. 0 means not known.
+func temperatureOf(s *schemas.Sampling) float64 {
+	if s != nil && s.Temperature != nil && s.GetTemperature() == 0 {
+		return 1
+	}
+	return s.GetTemperature()
 }
 
 // reward is the step reward when the turn has one (algorithm, section 2), else the score.
