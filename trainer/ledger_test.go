@@ -20,20 +20,26 @@ import (
 	"github.com/nextstate-rl/nextstate/trainer"
 )
 
-// ledgers is one storage under test: open gives a further holder, lose takes the claim from whoever has it without telling.
+// ledgers is one storage under test: open gives a further holder, lose takes the claim from whoever has it without telling, outcomes counts the updates that
+// were begun and the versions.
 type ledgers struct {
-	open func() trainer.Ledger
-	lose func()
+	open     func() trainer.Ledger
+	lose     func()
+	outcomes func() (updates uint64, versions int)
+}
+
+func memoryLedgers(shelf *trainer.Shelf) ledgers {
+	return ledgers{func() trainer.Ledger { return trainer.NewLedgerMemory(shelf) }, shelf.Abandon, func() (uint64, int) {
+		n, versions := shelf.Outcomes()
+		return n, len(versions)
+	}}
 }
 
 // TestLedger: every ledger keeps what the loop relies on. Method: one suite over the ledger in memory and the one in a real Postgres.
 func TestLedger(t *testing.T) {
 	pool := database(t)
 	for name, make := range map[string]func(t *testing.T) ledgers{
-		"memory": func(*testing.T) ledgers {
-			shelf := trainer.NewShelf()
-			return ledgers{func() trainer.Ledger { return trainer.NewLedgerMemory(shelf) }, shelf.Abandon}
-		},
+		"memory":   func(*testing.T) ledgers { return memoryLedgers(trainer.NewShelf()) },
 		"postgres": func(t *testing.T) ledgers { return postgresLedgers(t, pool) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -92,10 +98,16 @@ func postgresLedgers(t *testing.T, pool *pgxpool.Pool) ledgers {
 		t.Cleanup(func() { _ = l.Release(context.WithoutCancel(t.Context())) })
 		return l
 	}
-	return ledgers{open, func() { // the server ends the connection that holds the lock
+	lose := func() { // the server ends the connection that holds the lock
 		if _, err := pool.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"); err != nil {
 			t.Fatal(err)
 		}
+	}
+	return ledgers{open, lose, func() (updates uint64, versions int) {
+		if err := pool.QueryRow(context.WithoutCancel(t.Context()), "SELECT count(*), count(version) FROM updates").Scan(&updates, &versions); err != nil {
+			t.Error(err)
+		}
+		return updates, versions
 	}}
 }
 

@@ -62,6 +62,7 @@ type rig struct {
 	deps   trainer.LoopDeps
 	log    *memlog.Log
 	shelf  *trainer.Shelf
+	stored ledgers
 	blobs  *shelfBlobs
 	engine trainer.Engine
 }
@@ -69,7 +70,8 @@ type rig struct {
 // newRig has a log of so many partitions, and minibatches of 4 that wait for ever.
 func newRig(t *testing.T, engine trainer.Engine, partitions int) *rig {
 	t.Helper()
-	r := &rig{t: t, log: memlog.New(partitions), shelf: trainer.NewShelf(), blobs: newBlobs(), engine: engine}
+	shelf := trainer.NewShelf()
+	r := &rig{t: t, log: memlog.New(partitions), shelf: shelf, stored: memoryLedgers(shelf), blobs: newBlobs(), engine: engine}
 	r.cfg = trainer.LoopConfig{
 		Tenant: "default", Recipe: tinyRecipe(), EngineName: "onnx", Seed: 5, Batch: 4, Wait: time.Hour, BackoffMin: time.Millisecond, BackoffMax: time.Millisecond,
 	}
@@ -280,7 +282,9 @@ func TestLoopCaps(t *testing.T) {
 				}
 				return ids
 			}
-			r.run(schemas.TopicPolicies, func(events []schemas.Event) bool { return len(trained(events)) >= len(all) && len(versions(events)) == len(updates(events)) })
+			r.run(schemas.TopicPolicies, func(events []schemas.Event) bool {
+				return len(trained(events)) >= len(all) && len(versions(events)) == len(updates(events))
+			})
 			events := r.events(schemas.TopicPolicies)
 			got := trained(events)
 			slices.Sort(got)
@@ -305,13 +309,15 @@ func TestLoopCaps(t *testing.T) {
 func TestLoopRefuses(t *testing.T) {
 	r := newRig(t, tinyEngine(t), 1)
 	bad := map[string]func(e *schemas.Event, s *schemas.SampleAssembled){
-		"belongs to tenant acme":   func(e *schemas.Event, _ *schemas.SampleAssembled) { e.Tenant = "acme" },
-		"never published":          func(_ *schemas.Event, s *schemas.SampleAssembled) { s.PolicyVersion = proto.String("elsewhere") },
-		"which policy version":     func(_ *schemas.Event, s *schemas.SampleAssembled) { s.PolicyVersion = nil },
-		"no token ids":             func(_ *schemas.Event, s *schemas.SampleAssembled) { s.Tokens, s.Teacher = nil, nil },
-		"not in the vocabulary":    func(_ *schemas.Event, s *schemas.SampleAssembled) { s.Tokens.ResponseIds[0] = tinyVocabulary },
-		"more than max_tokens":     func(_ *schemas.Event, s *schemas.SampleAssembled) { s.Tokens.PromptIds = make([]uint32, 40) },
-		"no top-k of its own":      func(_ *schemas.Event, s *schemas.SampleAssembled) { s.Tokens.TopK, s.Teacher.LogprobsAtStudent = nil, nil },
+		"belongs to tenant acme": func(e *schemas.Event, _ *schemas.SampleAssembled) { e.Tenant = "acme" },
+		"never published":        func(_ *schemas.Event, s *schemas.SampleAssembled) { s.PolicyVersion = proto.String("elsewhere") },
+		"which policy version":   func(_ *schemas.Event, s *schemas.SampleAssembled) { s.PolicyVersion = nil },
+		"no token ids":           func(_ *schemas.Event, s *schemas.SampleAssembled) { s.Tokens, s.Teacher = nil, nil },
+		"not in the vocabulary":  func(_ *schemas.Event, s *schemas.SampleAssembled) { s.Tokens.ResponseIds[0] = tinyVocabulary },
+		"more than max_tokens":   func(_ *schemas.Event, s *schemas.SampleAssembled) { s.Tokens.PromptIds = make([]uint32, 40) },
+		"no top-k of its own": func(_ *schemas.Event, s *schemas.SampleAssembled) {
+			s.Tokens.TopK, s.Teacher.LogprobsAtStudent = nil, nil
+		},
 		"sampling temperature is ": func(_ *schemas.Event, s *schemas.SampleAssembled) { s.Sampling.Temperature = nil },
 	}
 	n := 100
