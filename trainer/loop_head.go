@@ -69,7 +69,11 @@ func (h *head) follow(e schemas.Event, known map[string]int) {
 	version := ""
 	switch p := e.Payload.(type) {
 	case *schemas.PolicyPublished:
-		version = e.ID
+		// One whose parent was rolled back in the moment before it came is served nowhere, and not trained further. When the topic is read again from its
+		// beginning, the versions before the newest are passed over in the same way, up to the first rollback.
+		if p.GetParentVersion() == h.version {
+			version = e.ID
+		}
 	case *schemas.PolicyRolledBack:
 		version = p.GetToVersion()
 	}
