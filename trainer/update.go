@@ -43,33 +43,14 @@ func (u Update) Run(ctx context.Context, engine Engine) (*Updated, error) {
 	if err != nil {
 		return nil, err
 	}
-	current, entropy, err := engine.Logprobs(ctx, u.Parent, sequences)
-	if err != nil {
-		return nil, err
-	}
-	var reference [][][]float32
-	if u.Objective.KLCoef != 0 { // B = 0: the model without adapter
-		if reference, _, err = engine.Logprobs(ctx, u.Parent.Zero(), sequences); err != nil {
+	m, grad := newMetrics(len(examples)), u.Parent.Zero()
+	for from, to := 0, 0; from < len(examples); from = to {
+		for tokens := 0; to < len(examples) && (to == from || tokens+len(sequences[to].Tokens) <= microTokens); to++ {
+			tokens += len(sequences[to].Tokens)
+		}
+		if err := u.accumulate(ctx, engine, part{from, examples[from:to], sequences[from:to]}, m, grad); err != nil {
 			return nil, err
 		}
-	}
-	m := newMetrics(len(examples))
-	coef := make([][][]float64, len(examples))
-	for n, e := range examples {
-		e.observe(current[n], reference, n)
-		loss, err := u.Objective.Loss(&e.turn, e.lookup(current[n]))
-		if err != nil {
-			return nil, fmt.Errorf("sample %d: %w", n, err)
-		}
-		if math.IsNaN(loss.Loss) || math.IsInf(loss.Loss, 0) {
-			return nil, fmt.Errorf("the loss of sample %d is %v: %w", n, loss.Loss, ErrNotFinite)
-		}
-		coef[n] = e.coefficients(loss, 1/float64(len(examples)))
-		m.add(e, loss, current[n], entropy[n], u.Objective)
-	}
-	grad := u.Parent.Zero()
-	if err := engine.Gradient(ctx, u.Parent, sequences, coef, grad); err != nil {
-		return nil, err
 	}
 	if norm := grad.Norm(); math.IsNaN(norm) || math.IsInf(norm, 0) {
 		return nil, fmt.Errorf("the gradient's norm is %v: %w", norm, ErrNotFinite)
@@ -78,6 +59,44 @@ func (u Update) Run(ctx context.Context, engine Engine) (*Updated, error) {
 	norm := u.Optimizer.Update(out.Adapter, out.Moments, grad)
 	out.Metrics = m.finish(norm, u.Optimizer.Rate(out.Moments.Step))
 	return out, nil
+}
+
+// microTokens bounds the tokens that an engine gets at once: of so many it can keep what the forward pass computed until their gradient is asked for.
+const microTokens = 1024
+
+// part of the minibatch: from is the place of its first sample.
+type part struct {
+	from      int
+	examples  []*example
+	sequences []Sequence
+}
+
+// accumulate adds the gradient of a part's losses to grad. No loss looks at another sample.
+func (u Update) accumulate(ctx context.Context, engine Engine, p part, m *metrics, grad *Adapter) (err error) {
+	var reference [][][]float32
+	if u.Objective.KLCoef != 0 { // B = 0: the model without adapter
+		if reference, _, err = engine.Logprobs(ctx, u.Parent.Zero(), p.sequences); err != nil {
+			return err
+		}
+	}
+	current, entropy, err := engine.Logprobs(ctx, u.Parent, p.sequences) // last, so that the engine keeps it for the gradient
+	if err != nil {
+		return err
+	}
+	coef := make([][][]float64, len(p.examples))
+	for n, e := range p.examples {
+		e.observe(current[n], reference, n)
+		loss, err := u.Objective.Loss(&e.turn, e.lookup(current[n]))
+		if err != nil {
+			return fmt.Errorf("sample %d: %w", p.from+n, err)
+		}
+		if math.IsNaN(loss.Loss) || math.IsInf(loss.Loss, 0) {
+			return fmt.Errorf("the loss of sample %d is %v: %w", p.from+n, loss.Loss, ErrNotFinite)
+		}
+		coef[n] = e.coefficients(loss, 1/m.samples)
+		m.add(e, loss, current[n], entropy[n], u.Objective)
+	}
+	return engine.Gradient(ctx, u.Parent, p.sequences, coef, grad)
 }
 
 // examples checks the samples and lays them out with rows of one width.

@@ -17,7 +17,7 @@ type Config struct {
 	Alpha float64
 	// Threads of one operator. The result depends on it in the last bits, and on nothing else of the machine's load.
 	Threads int
-	// PackTokens bounds the tokens of one run, and with them the memory; a longer sequence runs alone. Default 512.
+	// PackTokens bounds the tokens of one run, and with them the memory; a longer sequence runs alone. Default 256: more is no faster, as attention looks at all pairs of a pack.
 	PackTokens int
 	// KeepBytes bounds what Logprobs keeps for a Gradient of the same sequences with the same adapter, which then spares a forward pass: for SmolLM2-135M 0.6 MB a token.
 	// What does not fit is computed again. Default 768 MiB.
@@ -25,7 +25,7 @@ type Config struct {
 }
 
 const (
-	packTokens = 512
+	packTokens = 256
 	keepBytes  = 768 << 20
 	// headRows of [R, vocabulary] are computed at once: the largest matrices are these.
 	headRows = 256
