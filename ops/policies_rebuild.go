@@ -58,7 +58,7 @@ func RebuildPolicy(ctx context.Context, s *System, p *Policies, v *PolicyVersion
 		return err
 	}
 	defer engine.Close()
-	store, err := blobs.Open(blobs.Config{Dir: s.Blobs(), MaxBlobBytes: weightBlobBytes, MaxBytes: weightsBytes})
+	store, err := s.OpenBlobs()
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/nextstate-rl/nextstate/ops/assets"
 	"github.com/nextstate-rl/nextstate/ops/keys"
 	"github.com/nextstate-rl/nextstate/ops/policy"
-	"github.com/nextstate-rl/nextstate/producers/blobs"
 	"github.com/nextstate-rl/nextstate/producers/gateway"
 	"github.com/nextstate-rl/nextstate/producers/spool"
 	"github.com/nextstate-rl/nextstate/schemas"
@@ -57,7 +56,7 @@ func runGateway(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	content, err := blobs.Open(blobs.Config{Dir: s.Blobs()})
+	content, err := s.OpenBlobs()
 	if err != nil {
 		return errors.Join(err, journal.Close())
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/nextstate-rl/nextstate/ops/policy"
 	"github.com/nextstate-rl/nextstate/ops/telemetry"
 	"github.com/nextstate-rl/nextstate/processors"
+	"github.com/nextstate-rl/nextstate/producers/blobs"
 	"github.com/nextstate-rl/nextstate/producers/gateway"
 	"github.com/nextstate-rl/nextstate/schemas"
 	sink "github.com/nextstate-rl/nextstate/sinks/clickhouse"
@@ -349,6 +350,18 @@ func (s *System) checks() map[string]gateway.Check {
 
 // Blobs is the folder of the content-addressed blob store.
 func (s *System) Blobs() string { return filepath.Join(s.Config.Dir, "blobs") }
+
+// Bounds of the blob store. A checkpoint of a large rank is larger than what agents send, and every policy version takes three blobs, which must not take the
+// room of the agents' content.
+const (
+	blobBytesMax  = 2 << 30
+	blobsBytesMax = 100 << 30
+)
+
+// OpenBlobs opens the blob store for writing.
+func (s *System) OpenBlobs() (*blobs.Directory, error) {
+	return blobs.Open(blobs.Config{Dir: s.Blobs(), MaxBlobBytes: blobBytesMax, MaxBytes: blobsBytesMax})
+}
 
 // Close stops what Open started, last first: clients, then servers.
 func (s *System) Close() error {

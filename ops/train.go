@@ -11,7 +11,6 @@ import (
 
 	"github.com/nextstate-rl/nextstate/ops/assets"
 	"github.com/nextstate-rl/nextstate/ops/policy"
-	"github.com/nextstate-rl/nextstate/producers/blobs"
 	"github.com/nextstate-rl/nextstate/producers/gateway"
 	"github.com/nextstate-rl/nextstate/trainer"
 	"github.com/nextstate-rl/nextstate/trainer/onnx"
@@ -48,12 +47,6 @@ type TrainConfig struct {
 
 // maxTokens is the default of TrainConfig.MaxTokens: memory grows with it.
 const maxTokens = 1024
-
-// A checkpoint of a large rank is larger than what agents send, and a version of it takes three blobs.
-const (
-	weightBlobBytes = 2 << 30
-	weightsBytes    = 100 << 30
-)
 
 // defaultBaseModel is the name of the default model where PEFT looks for it.
 const defaultBaseModel = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -128,7 +121,7 @@ func runTrain(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	weights, err := blobs.Open(blobs.Config{Dir: s.Blobs(), MaxBlobBytes: weightBlobBytes, MaxBytes: weightsBytes})
+	weights, err := s.OpenBlobs()
 	if err != nil {
 		return err
 	}

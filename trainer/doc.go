@@ -1,9 +1,18 @@
 // Package trainer is the update loop: it consumes `samples` and publishes policy versions on `policies`.
 //
-// What is here so far is the objective: every loss of the algorithm (section 6) over [R, k] arrays of log-probs, with gradients, in float64. The
-// loop and its engines are not written yet. What they read and write is settled in schemas: SampleAssembled in; UpdateStarted, PolicyPublished and
-// PolicyRolledBack out.
+// In: SampleAssembled from `samples`; PolicyRolledBack from `policies`. Out: UpdateStarted and PolicyPublished; the weights of a version in the blob store,
+// as PEFT safetensors, GGUF and checkpoint; what cannot be trained in `deadletters`.
 //
-// Read first: objective.go (Objective.Loss, one turn), loss.go (the surrogate, KL, importance weight), loss_directive.go (top-k, reverse KL),
-// standardise.go (step rewards of a group), loss_engine.go (what external engines compute).
+// Invariants:
+//   - Each sample counts in exactly one update. The ledger takes an update, its samples and its event in one transaction, before anything is computed; the
+//     events go to the log from its outbox, after the commit, and again after a crash, as the same records.
+//   - An update is a function of its recipe, seed, parent and samples. A trainer that was killed computes it again, to the same bytes.
+//   - The weights are durable before their version is heard of. What is not finite is never published: the update is skipped, with the reason.
+//   - One trainer of a tenant works at a time; one that lost the ledger without knowing is fenced by the ledger's epoch.
+//   - Samples wait in order of arrival, in bounded number; no sample is dropped without a dead letter.
+//
+// Read first: loop.go (Loop: claim, minibatch, begin, update, publish), then loop_intake.go (which samples), update.go (Update.Run: one update as a pure
+// function), objective.go (Objective.Loss, one turn), loss.go and loss_directive.go. ledger.go is what survives; preset.go names good settings; publish.go
+// stores and loads weights; engine.go is what trainer/onnx implements; adapter.go is the LoRA. standardise.go (step rewards of a group) and loss_engine.go
+// (what external engines compute) stand apart.
 package trainer

@@ -37,7 +37,7 @@ func (l *Loop) Run(ctx context.Context) (err error) {
 		var setup *SetupError
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // that is how it ends
+			return nil
 		case errors.As(err, &setup):
 			return err
 		case updates > 0:

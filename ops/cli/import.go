@@ -9,7 +9,6 @@ import (
 	"unicode"
 
 	"github.com/nextstate-rl/nextstate/ops"
-	"github.com/nextstate-rl/nextstate/producers/blobs"
 	"github.com/nextstate-rl/nextstate/producers/importers"
 	"github.com/nextstate-rl/nextstate/schemas"
 )
@@ -66,7 +65,7 @@ func (i Import) Run(ctx context.Context, g *Globals) error {
 		return i.finish(g, report, err)
 	}
 	return g.with(ctx, ops.NeedAll, func(ctx context.Context, s *ops.System) error {
-		store, err := blobs.Open(blobs.Config{Dir: s.Blobs()})
+		store, err := s.OpenBlobs()
 		if err != nil {
 			return err
 		}
