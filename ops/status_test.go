@@ -89,6 +89,17 @@ func TestStatusOfTraining(t *testing.T) {
 		return c.Close(ctx)
 	})
 	st := status(t, s)
+	if st.Updates[0].Skipped != "" {
+		t.Errorf("an update in work was skipped: %+v", st.Updates[0])
+	}
+	_, err := s.Postgres.Exec(t.Context(), `WITH t AS (INSERT INTO trainers (tenant) VALUES ('default') RETURNING tenant)
+		INSERT INTO updates (tenant, number, update_id, parent, status, reason, started, started_at) SELECT tenant, 3, $1, 'x', 'skipped', 'not finite', '', now() FROM t`, st.Updates[0].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st = status(t, s); st.Updates[0].Skipped != "not finite" || st.Updates[1].Skipped != "" {
+		t.Errorf("skipped updates %+v", st.Updates)
+	}
 	if st.Sessions != (ops.SessionCounts{Open: 1, Ended: 1}) || st.Recent.Bad != 2 || st.Recent.Good+st.Recent.Neutral+st.Recent.Unjudged != 0 {
 		t.Errorf("sessions %+v, recent %+v: one of two sessions ended, and both turns are bad", st.Sessions, st.Recent)
 	}
@@ -101,7 +112,7 @@ func TestStatusOfTraining(t *testing.T) {
 		t.Errorf("versions %+v", st.Versions)
 	}
 	var first, second int64
-	err := s.ClickHouse.QueryRow(t.Context(), "SELECT maxIf(staleness, update = 1), maxIf(staleness, update = 3) FROM staleness WHERE sampled_by = 'base' HAVING count() = 2").Scan(&first, &second)
+	err = s.ClickHouse.QueryRow(t.Context(), "SELECT maxIf(staleness, update = 1), maxIf(staleness, update = 3) FROM staleness WHERE sampled_by = 'base' HAVING count() = 2").Scan(&first, &second)
 	if err != nil || first != 0 || second != 1 {
 		t.Errorf("staleness %d and %d, %v: one version was published between the two updates", first, second, err)
 	}

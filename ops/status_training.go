@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/nextstate-rl/nextstate/ops/policy"
 )
 
@@ -42,8 +44,10 @@ type UpdateStatus struct {
 	ID      string `json:"id"`
 	Parent  string `json:"parent_version"`
 	Samples uint64 `json:"samples"`
-	// Version came of it; empty: none yet, or none came of it.
-	Version   string     `json:"version,omitempty"`
+	// Version came of it; empty: none yet, or it was skipped.
+	Version string `json:"version,omitempty"`
+	// Skipped says why no version came of it; empty: it was not skipped.
+	Skipped   string     `json:"skipped,omitempty"`
 	Started   time.Time  `json:"started_at"`
 	Published *time.Time `json:"published_at,omitempty"`
 	// Metrics by name, those that are finite; empty until the version is published.
@@ -91,6 +95,9 @@ func (s *System) readTraining(ctx context.Context, st *Status) error {
 	if st.Updates, err = s.updates(ctx); err != nil {
 		return fmt.Errorf("status of the updates: %w", err)
 	}
+	if err := s.skipped(ctx, st.Updates); err != nil {
+		return fmt.Errorf("status of the updates, from the trainer's ledger: %w", err)
+	}
 	if st.Versions, err = s.versions(ctx); err != nil {
 		return fmt.Errorf("status of the versions: %w", err)
 	}
@@ -116,6 +123,29 @@ func (s *System) updates(ctx context.Context) ([]UpdateStatus, error) {
 		updates = append(updates, u)
 	}
 	return updates, rows.Err()
+}
+
+// skipped fills in why updates gave no version: the ledger knows, and no event says it.
+func (s *System) skipped(ctx context.Context, updates []UpdateStatus) error {
+	places := map[string]int{}
+	for i, u := range updates {
+		if u.Version == "" {
+			places[u.ID] = i
+		}
+	}
+	if len(places) == 0 {
+		return nil
+	}
+	rows, err := s.Postgres.Query(ctx, "SELECT update_id::text, reason FROM updates WHERE update_id = ANY($1::uuid[]) AND status = 'skipped'", slices.Collect(maps.Keys(places)))
+	if err != nil {
+		return err
+	}
+	var id, reason string
+	_, err = pgx.ForEachRow(rows, []any{&id, &reason}, func() error {
+		updates[places[id]].Skipped = reason
+		return nil
+	})
+	return err
 }
 
 // versions are the newest ones that were published or have answered, the newest first.

@@ -38,7 +38,7 @@ func example() ops.Status {
 		Recent:      ops.Recent{Minutes: 10, Good: 7, Bad: 3, Neutral: 1},
 		Updates: []ops.UpdateStatus{
 			{Update: 3, Parent: version, Samples: 8, Started: at("11:59:55")},
-			{Update: 2, Parent: version, Samples: 8, Started: at("11:58:40")},
+			{Update: 2, Parent: version, Samples: 8, Started: at("11:58:40"), Skipped: "the gradient's norm is NaN: not finite"},
 			{Update: 1, Parent: "base", Samples: 16, Version: version, Started: at("11:57:00"), Published: &published, Metrics: map[string]float64{
 				"loss": 0.123456, "reward_mean": -0.125, "clip_fraction": 0, "grad_norm": 3.75, "staleness_mean": 0.5, "seconds": 41.25,
 			}},

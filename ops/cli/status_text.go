@@ -150,7 +150,7 @@ func updateTable(st ops.Status, now time.Time) string {
 		head += "\t" + m.title
 	}
 	var rows []string
-	for i, u := range st.Updates {
+	for _, u := range st.Updates {
 		row := fmt.Sprintf("%d\t%d\t%s", u.Update, u.Samples, age(u.Started, now))
 		for _, m := range updateMetrics {
 			var value *float64
@@ -159,20 +159,20 @@ func updateTable(st ops.Status, now time.Time) string {
 			}
 			row += "\t" + optional(m.format, value)
 		}
-		rows = append(rows, row+"\t"+outcome(u, i))
+		rows = append(rows, row+"\t"+outcome(u))
 	}
 	return table(head+"\tVERSION", rows)
 }
 
-// outcome is the version that came of an update. Updates are made one after the other, so one without a version is in work only when it is the newest.
-func outcome(u ops.UpdateStatus, position int) string {
+// outcome is what came of an update.
+func outcome(u ops.UpdateStatus) string {
 	switch {
 	case u.Version != "":
 		return u.Version
-	case position == 0:
-		return "(in work, or skipped)"
+	case u.Skipped != "":
+		return "skipped: " + clip(u.Skipped, 100)
 	}
-	return "(skipped)"
+	return "(in work)"
 }
 
 func optional(format string, v *float64) string {
