@@ -18,14 +18,15 @@ import (
 type Demo struct {
 	Keep bool `help:"Keep the data folder, to look around in it afterwards."`
 
-	Live        bool    `help:"A scripted user talks to the policy, which learns from that."`
-	Persona     string  `help:"Who talks: student, ta." default:"student"`
-	Objective   string  `help:"Preset of the training; none: nothing is trained." default:"default"`
-	Sessions    int     `help:"Most sessions." default:"24"`
-	Turns       int     `help:"Most judged replies in a session." default:"3"`
-	Temperature float64 `help:"Sampling temperature." default:"0.6"`
-	MaxTokens   int     `help:"Most tokens of a reply." default:"80"`
-	Seed        uint64  `help:"Seed of the problems, of the sampling and of the training." default:"1"`
+	Live        bool          `help:"A scripted user talks to the policy, which learns from that."`
+	Persona     string        `help:"Who talks: student, ta." default:"student"`
+	Objective   string        `help:"Preset of the training; none: nothing is trained." default:"default"`
+	Sessions    int           `help:"Most sessions." default:"24"`
+	Turns       int           `help:"Most judged replies in a session." default:"3"`
+	Limit       time.Duration `help:"After so long no further session begins." default:"7m"`
+	Temperature float64       `help:"Sampling temperature." default:"0.6"`
+	MaxTokens   int           `help:"Most tokens of a reply." default:"80"`
+	Seed        uint64        `help:"Seed of the problems, of the sampling and of the training." default:"1"`
 }
 
 // Help explains the command.

@@ -58,7 +58,9 @@ func TestLearning(t *testing.T) {
 	version := add("policy", "p1", &schemas.PolicyPublished{
 		Update: 1, UpdateId: update, ParentVersion: "base", PeftSha256: make([]byte, 32), GgufSha256: make([]byte, 32), Metrics: map[string]float64{"loss": 0.5}, BaseModel: "m",
 	})
-	comes("a publication", func(n trained, _ map[string]int) bool { return n.waiting == 1 && n.running == 0 && len(n.published) == 1 })
+	comes("a publication", func(n trained, _ map[string]int) bool {
+		return n.waiting == 1 && n.running == 0 && len(n.published) == 1
+	})
 	if u := l.now().published[0]; u.version != version || u.samples != 1 || u.number != 1 || u.metrics["loss"] != 0.5 {
 		t.Errorf("published %+v", u)
 	}

@@ -39,6 +39,8 @@ type live struct {
 	batch int
 	// shown updates were printed.
 	shown int
+	// no session begins after limit.
+	limit time.Time
 }
 
 // live runs everything in this process and has the persona talk to it.
@@ -47,7 +49,7 @@ func (d Demo) live(ctx context.Context, g *Globals, start time.Time) error {
 	if err != nil {
 		return fmt.Errorf("--persona: %w", err)
 	}
-	l := &live{g: g, learning: newLearning(), plan: personas.Plan{
+	l := &live{g: g, learning: newLearning(), limit: start.Add(d.Limit), plan: personas.Plan{
 		Persona: persona, Sessions: d.Sessions, Turns: d.Turns, Aligned: demoAligned, Seed: d.Seed, Temperature: d.Temperature, MaxTokens: d.MaxTokens,
 		Prefix: "demo", Control: policy.Base,
 	}}
@@ -118,10 +120,16 @@ func (l *live) after(ctx context.Context, s *personas.Session) error {
 	if err := l.learning.until(signals, func(_ trained, decided map[string]int) bool { return decided[s.ID] >= turns }); err != nil {
 		return err
 	}
-	if l.batch == 0 {
-		return nil
+	if l.batch > 0 {
+		if err := l.updates(ctx); err != nil {
+			return err
+		}
 	}
-	return l.updates(ctx)
+	if s.Index < l.plan.Sessions && time.Now().After(l.limit) {
+		l.g.printf("The time of --limit is used up: no further session begins.\n")
+		return personas.ErrEnough
+	}
+	return nil
 }
 
 // updates waits until no update runs and too few samples wait for another one, and the newest version is served.

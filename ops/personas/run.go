@@ -1,6 +1,12 @@
 package personas
 
-import "context"
+import (
+	"context"
+	"errors"
+)
+
+// ErrEnough ends a run early, and without an error.
+var ErrEnough = errors.New("enough sessions")
 
 // Result is what came of a run.
 type Result struct {
@@ -25,7 +31,7 @@ func (r *Result) Satisfied() (policy, control int) {
 }
 
 // Run holds session after session until the policy is aligned or the sessions are used up. After each it calls after, in which the caller may wait for
-// what the session sets going. On an error the result holds the sessions that were completed.
+// what the session sets going, and say with ErrEnough that it was the last. On another error the result holds the sessions that were completed.
 func (p Plan) Run(ctx context.Context, c *Client, after func(context.Context, *Session) error) (*Result, error) {
 	result := new(Result)
 	if err := p.Validate(); err != nil {
@@ -44,11 +50,13 @@ func (p Plan) Run(ctx context.Context, c *Client, after func(context.Context, *S
 		if s.Control != nil {
 			result.ControlAt = control.add(s.Index, s.Control.Judgement)
 		}
-		if err := after(ctx, s); err != nil {
+		switch err := after(ctx, s); {
+		case errors.Is(err, ErrEnough):
+			return result, nil
+		case err != nil:
 			return result, err
-		}
-		if result.AlignedAt > 0 {
-			break
+		case result.AlignedAt > 0:
+			return result, nil
 		}
 	}
 	return result, nil

@@ -208,6 +208,10 @@ func TestRunFails(t *testing.T) {
 	if _, err := studentPlan(t, 5).Run(t.Context(), NewClient(server.URL, ""), func(context.Context, *Session) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("error %v", err)
 	}
+	enough := func(context.Context, *Session) error { return ErrEnough }
+	if result, err := studentPlan(t, 5).Run(t.Context(), NewClient(server.URL, ""), enough); err != nil || len(result.Sessions) != 1 {
+		t.Errorf("error %v after %d sessions, of which one was enough", err, len(result.Sessions))
+	}
 	for name, spoil := range map[string]func(*Plan){
 		"persona": func(p *Plan) { p.Persona = Persona{} }, "sessions": func(p *Plan) { p.Sessions = 0 }, "turns": func(p *Plan) { p.Turns = 9 },
 		"aligned": func(p *Plan) { p.Aligned = 0 }, "tokens": func(p *Plan) { p.MaxTokens = 3 }, "prefix": func(p *Plan) { p.Prefix = "" },
