@@ -37,6 +37,7 @@ func Benchmarks() []Benchmark {
 		{"up", "Time until ready, idle CPU and memory of the whole process tree, beside the servers alone.", Up},
 		{"memory", "Resident memory of each process while many events and a large import pass through.", Memory},
 		{"serve", "The policy engine: tokens a second and swaps under load, beside node-llama-cpp on the same file.", Serve},
+		{"train", "Whole updates of the policy: tokens a second and peak memory, beside PyTorch with PEFT (about 5 GB to install) doing the same.", Train},
 		{"crash", "Every process killed at random moments under load: what is lost, duplicated or missing afterwards.", Crash},
 	}
 }

@@ -22,14 +22,14 @@ var proxyScript []byte
 //go:embed proxy/requirements.txt
 var proxyRequirements []byte
 
-// proxyPython is the Python that has what the baseline needs. It is made once, in the user's cache.
-func (e *Env) proxyPython(ctx context.Context) (string, error) {
+// python is one that has what a baseline needs. It is made once, in the user's cache.
+func (e *Env) python(ctx context.Context, name string, needed []byte) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256(proxyRequirements)
-	home := filepath.Join(cache, "nextstate", "bench", "proxy-"+hex.EncodeToString(sum[:6]))
+	sum := sha256.Sum256(needed)
+	home := filepath.Join(cache, "nextstate", "bench", name+"-"+hex.EncodeToString(sum[:6]))
 	python := filepath.Join(home, "bin", "python")
 	ready := filepath.Join(home, "ready")
 	if _, err := os.Stat(ready); err == nil {
@@ -42,7 +42,7 @@ func (e *Env) proxyPython(ctx context.Context) (string, error) {
 		return "", err
 	}
 	requirements := filepath.Join(e.Dir, "requirements.txt")
-	if err := os.WriteFile(requirements, proxyRequirements, 0o600); err != nil {
+	if err := os.WriteFile(requirements, needed, 0o600); err != nil {
 		return "", err
 	}
 	for _, args := range [][]string{
@@ -61,7 +61,7 @@ var uvicornSays = regexp.MustCompile(`running on http://(127\.0\.0\.1:\d+)`)
 
 // proxy starts the FastAPI proxy and returns when it serves.
 func (e *Env) proxy(ctx context.Context, upstream string) (*helper, error) {
-	python, err := e.proxyPython(ctx)
+	python, err := e.python(ctx, "proxy", proxyRequirements)
 	if err != nil {
 		return nil, err
 	}

@@ -164,7 +164,7 @@ func TestUpdateRefuses(t *testing.T) {
 		"no prompt":         func(s *schemas.SampleAssembled) { s.Tokens.PromptIds = nil },
 		"too long":          func(s *schemas.SampleAssembled) { s.Tokens.PromptIds = make([]uint32, 100) },
 		"no temperature":    func(s *schemas.SampleAssembled) { s.Sampling = nil },
-		"greedy":            func(s *schemas.SampleAssembled) { s.Sampling.Temperature = proto.Float64(0) },
+		"cold":              func(s *schemas.SampleAssembled) { s.Sampling.Temperature = proto.Float64(-1) },
 		"strange token":     func(s *schemas.SampleAssembled) { s.Tokens.ResponseIds[2] = vocabulary },
 		"short logprobs":    func(s *schemas.SampleAssembled) { s.Tokens.LogprobsSampled = s.Tokens.LogprobsSampled[1:] },
 		"NaN logprob":       func(s *schemas.SampleAssembled) { s.Tokens.LogprobsSampled[0] = nan },
