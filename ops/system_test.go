@@ -24,6 +24,7 @@ func TestMain(m *testing.M) {
 	llama.MaybeChild()
 	onnx.MaybeChild()
 	maybeGatewayChild()
+	maybeTrainChild()
 	os.Exit(m.Run())
 }
 
