@@ -127,13 +127,10 @@ var crashStages = [][]string{
 	{"gateway"}, {"pair"}, {"pair"}, {"evaluate", "direct"}, {"evaluate", "direct"}, {"assemble"}, {"assemble"}, {"clickhouse"}, {"clickhouse"},
 }
 
-// startFleet starts the servers and all stages; it waits for nothing. gateway is the address that the gateway listens on.
-func (e *Env) startFleet(ctx context.Context, data, gateway string, brokers []string) *fleet {
+// startFleet starts the servers and all stages; it waits for nothing. Those who share a line of stages share a process; more are further flags of all.
+func (e *Env) startFleet(ctx context.Context, data string, stages [][]string, brokers []string, more ...string) *fleet {
 	f := &fleet{env: e, data: data, running: new(errgroup.Group), stagesDone: new(errgroup.Group)}
-	flags := []string{
-		"--data", data, "--http-addr", gateway, "--policy-engine", "none", "--tenant", Tenant, "--kafka-session-timeout", sessionTimeout.String(),
-		"--pair-idle-timeout", idleTimeout.String(),
-	}
+	flags := append([]string{"--data", data, "--policy-engine", "none", "--tenant", Tenant, "--kafka-session-timeout", sessionTimeout.String()}, more...)
 	if len(brokers) > 0 {
 		flags = append(flags, "--kafka-brokers", strings.Join(brokers, ","))
 	}
@@ -143,7 +140,7 @@ func (e *Env) startFleet(ctx context.Context, data, gateway string, brokers []st
 	f.stopStages, f.stopServers = stopStages, stopServers
 	f.servers = &member{name: "servers", args: append(slices.Clone(flags), "up", "--stages", "none"), env: e}
 	f.running.Go(func() error { return f.servers.keep(serversCtx) })
-	for _, names := range crashStages {
+	for _, names := range stages {
 		m := &member{name: "stage " + strings.Join(names, "+"), args: append(append(slices.Clone(flags), "run"), names...), env: e}
 		f.stages = append(f.stages, m)
 		f.stagesDone.Go(func() error { return m.keep(stagesCtx) })
@@ -178,9 +175,9 @@ func (f *fleet) named(name string) []*member {
 	return found
 }
 
-// server finds the process of an embedded server: a child of the process that owns the data folder. 0: it does not run now.
-func (f *fleet) server(label string) int {
-	root := f.servers.pid()
+// child finds a process by what it is called: a child of a member. 0: it does not run now.
+func (f *fleet) child(of *member, label string) int {
+	root := of.pid()
 	if root == 0 {
 		return 0
 	}

@@ -17,14 +17,13 @@ import (
 
 // crashLoad sends scripted sessions, each record again and again until it is acknowledged, and remembers which were.
 type crashLoad struct {
+	sender
 	seed uint64
 	// doors are the ways in; sessions use them in turn. The first one takes what is no event, too.
 	doors []schemas.Appender
 	// loaders is how many sessions are played at once.
 	loaders int
 	next    atomic.Int64
-	// tries counts appends that were not acknowledged and done again.
-	tries atomic.Int64
 
 	mu    sync.Mutex
 	acked map[string]string // id to kind
@@ -90,8 +89,14 @@ func (l *crashLoad) play(ctx context.Context, stop <-chan struct{}, n int) error
 	return nil
 }
 
+// sender appends through crashes.
+type sender struct {
+	// tries counts appends that were not acknowledged and done again.
+	tries atomic.Int64
+}
+
 // send repeats an append until it is acknowledged.
-func (l *crashLoad) send(ctx context.Context, door schemas.Appender, r schemas.Record) error {
+func (l *sender) send(ctx context.Context, door schemas.Appender, r schemas.Record) error {
 	for {
 		try, cancel := context.WithTimeout(ctx, 5*time.Second)
 		err := door.Append(try, r)

@@ -86,7 +86,7 @@ func crash(t *testing.T, binary string, plan bench.CrashPlan, more ...string) *b
 
 // TestCrashReport shows that a run with a fault is an error that says how to do it again, and a result that counts it. Method: a report by hand.
 func TestCrashReport(t *testing.T) {
-	clean := bench.CrashReport{Seed: 7, Kills: map[string]int{"stage pair": 2, "postgres": 1}}
+	clean := bench.CrashReport{CrashTally: bench.CrashTally{Seed: 7, Kills: map[string]int{"stage pair": 2, "postgres": 1}}}
 	if err := clean.Err(); err != nil || clean.Killed() != 3 || clean.Result().Value != 0 {
 		t.Errorf("a clean report: %v, %d kills, %v", err, clean.Killed(), clean.Result())
 	}
