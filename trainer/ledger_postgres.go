@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -258,7 +259,7 @@ func (l *LedgerPostgres) Finish(ctx context.Context, f Finished) error {
 	}
 	return l.owned(ctx, func(tx pgx.Tx) error {
 		const set = `UPDATE updates SET finished_at = now(), status = $3, reason = $4, version = $5, checkpoint = $6 WHERE tenant = $1 AND number = $2 AND status = 'started'`
-		args := []any{l.tenant, f.Update, "skipped", f.SkippedReason, nil, nil}
+		args := []any{l.tenant, f.Update, "skipped", printable(f.SkippedReason), nil, nil}
 		if f.Event != nil {
 			v := versionIn(f.Event)
 			args = []any{l.tenant, f.Update, "published", nil, v.ID, v.Checkpoint[:]}
@@ -279,6 +280,12 @@ func (l *LedgerPostgres) Finish(ctx context.Context, f Finished) error {
 		}
 		return l.post(ctx, tx, *f.Event, payload)
 	})
+}
+
+// printable is a reason as Postgres takes it: the last words of an engine that died may be anything.
+func printable(reason string) string {
+	const bytesMax = 4096
+	return strings.ReplaceAll(strings.ToValidUTF8(reason[:min(len(reason), bytesMax)], "\uFFFD"), "\x00", "\uFFFD")
 }
 
 // Delivered implements Ledger.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -197,7 +198,7 @@ func ledgerLifecycle(t *testing.T, s ledgers) {
 	must(t, b.Finish(t.Context(), published(1)))
 	second := begun(2, published(1).Event.ID, 20, 4)
 	must(t, b.Begin(t.Context(), second))
-	must(t, b.Finish(t.Context(), trainer.Finished{Update: 2, SkippedReason: "not finite"}))
+	must(t, b.Finish(t.Context(), trainer.Finished{Update: 2, SkippedReason: "it died: \x00\xff" + strings.Repeat("x", 10_000)}))
 	must(t, b.Release(t.Context()))
 
 	state = claim(t, s.open())
