@@ -7,7 +7,9 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -206,6 +208,7 @@ func (f *follower) adopt(ctx context.Context, policies *Policies) error {
 		err = f.swap(ctx, policies, version)
 		if err == nil {
 			f.adopted(ctx, policies, version, time.Since(began))
+			later = append(later, f.tidy(ctx))
 			break
 		}
 		if !isBroken(err) {
@@ -240,11 +243,38 @@ func (f *follower) adapter(ctx context.Context, v *PolicyVersion) (string, error
 	if name := f.system.Config.Policy.Engine; name == "" || name == policy.Engines[0].Name {
 		return blob(ctx, f.store, v.GGUF)
 	}
-	dir, err := filepath.Abs(filepath.Join(f.system.Config.Dir, "adapters", v.Version))
+	dir, err := filepath.Abs(filepath.Join(f.system.adapters(), v.Version))
 	if err != nil {
 		return "", err
 	}
 	return dir, v.exportPEFT(ctx, f.store, dir)
+}
+
+// adapters is the folder of what servers elsewhere load.
+func (s *System) adapters() string { return filepath.Join(s.Config.Dir, "adapters") }
+
+// tidy removes the folders of versions that the engine has no longer. One that is wanted again is written again.
+func (f *follower) tidy(ctx context.Context) error {
+	folders, err := os.ReadDir(f.system.adapters())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	loaded, err := f.engine.Versions(ctx)
+	if err != nil {
+		return err
+	}
+	for _, folder := range folders {
+		if slices.ContainsFunc(loaded, func(v gateway.Version) bool { return v.ID == folder.Name() }) {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(f.system.adapters(), folder.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (f *follower) adopted(ctx context.Context, policies *Policies, version string, took time.Duration) {

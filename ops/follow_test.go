@@ -97,12 +97,20 @@ func (p *publisher) publish(a *trainer.Adapter) string {
 	return p.publishFiles(p.put(func(w io.Writer) error { return a.WritePEFT(w, "SmolLM2-135M-Instruct") }), p.put(a.WriteGGUF))
 }
 
+// nextUpdate and next are the ids of the next update and of the version that it makes.
+func (p *publisher) nextUpdate() string {
+	return schemas.DerivedID("trainer", "1", "UpdateStarted", fmt.Sprintf("%s/%d", p.parent, p.updates+1), 0)
+}
+
+func (p *publisher) next() string {
+	return schemas.DerivedID("trainer", "1", "PolicyPublished", p.nextUpdate(), 0)
+}
+
 // publishFiles publishes files by their hashes.
 func (p *publisher) publishFiles(peft, gguf []byte) string {
 	p.t.Helper()
+	update, version := p.nextUpdate(), p.next()
 	p.updates++
-	update := schemas.DerivedID("trainer", "1", "UpdateStarted", fmt.Sprintf("%s/%d", p.parent, p.updates), 0)
-	version := schemas.DerivedID("trainer", "1", "PolicyPublished", update, 0)
 	p.append(update, &schemas.UpdateStarted{Update: p.updates, ParentVersion: p.parent, SampleIds: p.samples, Objective: p.objective, Seed: 7, Engine: "test"})
 	p.append(version, &schemas.PolicyPublished{
 		Update: p.updates, UpdateId: update, ParentVersion: p.parent, PeftSha256: peft, GgufSha256: gguf, BaseModel: "SmolLM2-135M-Instruct",

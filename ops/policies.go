@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"math"
 	"slices"
 	"time"
 
@@ -28,8 +29,9 @@ type PolicyVersion struct {
 	Seed      uint64          `json:"seed"`
 	Engine    string          `json:"engine"`
 
-	BaseModel string             `json:"base_model"`
-	Metrics   map[string]float64 `json:"metrics"`
+	BaseModel string `json:"base_model"`
+	// Metrics by name, those that are finite.
+	Metrics map[string]float64 `json:"metrics"`
 	// SHA-256 of the files in the blob store, hexadecimal; Checkpoint may be empty.
 	PEFT       string `json:"peft_sha256"`
 	GGUF       string `json:"gguf_sha256"`
@@ -54,12 +56,13 @@ func NewPolicies(tenant string) *Policies {
 
 // ReadPolicies reads the whole topic: from the log what it retains, from ClickHouse what it does not.
 func ReadPolicies(ctx context.Context, s *System) (*Policies, error) {
-	h := history{log: s.gatewayLog()}
+	log := s.gatewayLog()
+	h := history{log: log}
 	if s.ClickHouse != nil {
 		h.store = sink.NewHistory(s.ClickHouse)
 	}
 	p := NewPolicies(s.Config.Tenant)
-	partitions, err := h.partitions(ctx, schemas.TopicPolicies)
+	partitions, err := log.Bounds(ctx, schemas.TopicPolicies) // ClickHouse is asked only for what the log retains no longer: without it the policy is served
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +105,7 @@ func (p *Policies) publish(e schemas.Event, n *schemas.PolicyPublished) {
 	}
 	v := &PolicyVersion{
 		Version: e.ID, Parent: n.GetParentVersion(), Published: e.LogTime.UTC(), Update: n.GetUpdate(), UpdateID: n.GetUpdateId(), BaseModel: n.GetBaseModel(),
-		Metrics: n.GetMetrics(), PEFT: hex.EncodeToString(n.GetPeftSha256()), GGUF: hex.EncodeToString(n.GetGgufSha256()),
+		Metrics: finite(n.GetMetrics()), PEFT: hex.EncodeToString(n.GetPeftSha256()), GGUF: hex.EncodeToString(n.GetGgufSha256()),
 		Checkpoint: hex.EncodeToString(n.GetCheckpointSha256()), SampleIDs: []string{},
 	}
 	if u := p.updates[v.UpdateID]; u != nil {
@@ -195,4 +198,15 @@ func (p *Policies) Ancestry(id string) []*PolicyVersion {
 		list = append(list, v)
 	}
 	return list
+}
+
+// finite are the numbers that JSON can hold.
+func finite(metrics map[string]float64) map[string]float64 {
+	out := map[string]float64{}
+	for name, v := range metrics {
+		if !math.IsNaN(v) && !math.IsInf(v, 0) {
+			out[name] = v
+		}
+	}
+	return out
 }
