@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"time"
 
@@ -17,6 +18,14 @@ import (
 type Loop struct {
 	cfg  LoopConfig
 	deps LoopDeps
+	last computed
+}
+
+// computed is the result that was computed last. When only writing it down failed, it is there for the next ownership.
+type computed struct {
+	updateID string
+	began    time.Time
+	updated  *Updated
 }
 
 // NewLoop checks the settings.
@@ -187,7 +196,7 @@ func (o *owner) begin(ctx context.Context, batch []*waiting) (*Begun, error) {
 
 // update computes a begun update and publishes it, or skips it.
 func (o *owner) update(ctx context.Context, b *Begun, samples []*schemas.SampleAssembled) error {
-	began, started := time.Now(), b.Started()
+	started := b.Started()
 	recipe, err := DecodeRecipe(started.GetObjective())
 	if err != nil {
 		return &SetupError{err}
@@ -196,35 +205,45 @@ func (o *owner) update(ctx context.Context, b *Begun, samples []*schemas.SampleA
 	if err != nil {
 		return err
 	}
-	updated, reason, err := o.compute(ctx, Update{
-		Objective: recipe.Objective, Optimizer: recipe.Optimizer, Admission: o.admission(recipe), Parent: parent.adapter, Moments: parent.moments, Samples: samples,
-	})
-	if err != nil {
-		return err
+	if o.last.updateID != b.Event.ID {
+		began := time.Now()
+		updated, reason, err := o.compute(ctx, Update{
+			Objective: recipe.Objective, Optimizer: recipe.Optimizer, Admission: o.admission(recipe), Parent: parent.adapter, Moments: parent.moments, Samples: samples,
+		})
+		if err != nil {
+			return err
+		}
+		if reason != "" {
+			return o.skip(ctx, b, reason)
+		}
+		o.last = computed{b.Event.ID, began, updated}
 	}
-	if reason != "" {
-		return o.skip(ctx, b, reason)
-	}
-	if err := o.head.catchUp(ctx, o.ordinals); err != nil {
+	return o.publish(ctx, publication{begun: b, recipe: recipe, updated: o.last.updated}, samples)
+}
+
+// publish makes the version known, unless its parent is no longer what is served.
+func (o *owner) publish(ctx context.Context, p publication, samples []*schemas.SampleAssembled) error {
+	started := p.begun.Started()
+	if err := o.patiently(ctx, "policies", math.MaxInt, func() error { return o.head.catchUp(ctx, o.ordinals) }); err != nil {
 		return err
 	}
 	if o.head.version != started.GetParentVersion() {
-		return o.skip(ctx, b, fmt.Sprintf("its parent was rolled back to %s while it was computed", o.head.version))
+		return o.skip(ctx, p.begun, fmt.Sprintf("its parent was rolled back to %s while it was computed", o.head.version))
 	}
-	p := publication{begun: b, recipe: recipe, updated: updated, metrics: updated.Metrics}
+	p.metrics = maps.Clone(p.updated.Metrics)
 	p.metrics["staleness_mean"], p.metrics["staleness_max"] = o.stalenessOf(samples)
 	var published *schemas.PolicyPublished
 	// A full disk is waited for: the update would have to be computed again otherwise, and the older version serves meanwhile.
 	if err := o.patiently(ctx, "blobs", math.MaxInt, func() (err error) { published, err = p.store(ctx, o.deps.Blobs); return err }); err != nil {
 		return err
 	}
-	p.metrics["seconds"] = time.Since(began).Seconds()
+	p.metrics["seconds"] = time.Since(o.last.began).Seconds()
 	event := p.event(o.cfg.Tenant, time.Now(), published)
 	if err := o.deps.Ledger.Finish(ctx, Finished{Update: started.GetUpdate(), Event: &event}); err != nil {
 		return err
 	}
 	o.add(versionIn(&event))
-	o.newest = &policy{event.ID, updated.Adapter, updated.Moments}
+	o.newest = &policy{event.ID, p.updated.Adapter, p.updated.Moments}
 	o.observe(p.metrics)
 	return o.deliver(ctx, event)
 }

@@ -336,3 +336,41 @@ func TestLoopTwo(t *testing.T) {
 		t.Errorf("%d samples were trained", len(count))
 	}
 }
+
+// forgetful is a ledger that cannot write down the end of an update for a while.
+type forgetful struct {
+	trainer.Ledger
+	left int
+}
+
+func (f *forgetful) Finish(ctx context.Context, end trainer.Finished) error {
+	if f.left > 0 {
+		f.left--
+		return errors.New("the database restarts")
+	}
+	return f.Ledger.Finish(ctx, end)
+}
+
+// counting counts the gradients that an engine computes.
+type counting struct {
+	trainer.Engine
+	gradients int
+}
+
+func (c *counting) Gradient(ctx context.Context, a *trainer.Adapter, s []trainer.Sequence, coef [][][]float64, grad *trainer.Adapter) error {
+	c.gradients++
+	return c.Engine.Gradient(ctx, a, s, coef, grad)
+}
+
+// TestLoopKeepsResult: an update is not computed again because the ledger could not be written. Method: a ledger that fails at the end of an update three times;
+// two updates take two gradients.
+func TestLoopKeepsResult(t *testing.T) {
+	r := newRig(t, tinyEngine(t), 1)
+	engine := &counting{Engine: r.engine}
+	r.deps.Engine, r.deps.Ledger = engine, &forgetful{r.deps.Ledger, 3}
+	r.samples(0, 8)
+	r.run(schemas.TopicPolicies, publishedCount(2))
+	if engine.gradients != 2 {
+		t.Errorf("%d gradients for two updates", engine.gradients)
+	}
+}
