@@ -105,7 +105,7 @@ func tinyModel(t *testing.T) string {
 // trainerChild starts a trainer as a process of its own.
 func trainerChild(t *testing.T, dir, model string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], dir, model) //nolint:noctx // it is killed on purpose
+	cmd := exec.Command(os.Args[0], dir, model)
 	cmd.Env = append(os.Environ(), trainChildVariable+"=1")
 	said := &bytes.Buffer{}
 	cmd.Stderr = said
