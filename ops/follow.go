@@ -76,14 +76,14 @@ func (f *follower) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		f.complain("the policy's versions cannot be followed now; the served one stays", err)
+		f.complain(err)
 		f.settle()
 		select {
 		case <-ctx.Done():
 		case <-time.After(followAgain):
 		}
 	}
-	return nil
+	return nil //nolint:nilerr // that is how it ends
 }
 
 // wait returns when the first version is served or cannot be told, after restoreWait at the latest: requests then begin with what there is.
@@ -156,7 +156,7 @@ func (f *follower) serve(ctx context.Context, policies *Policies, events <-chan 
 		if err == nil {
 			err = f.adopt(ctx, policies)
 		}
-		f.complain("the policy's version is not the one to be served; it is tried again", err)
+		f.complain(err)
 		if err == nil {
 			f.settle()
 		}
@@ -287,14 +287,14 @@ func (f *follower) adopted(ctx context.Context, policies *Policies, version stri
 }
 
 // complain logs an error once, until another comes or none.
-func (f *follower) complain(what string, err error) {
+func (f *follower) complain(err error) {
 	if err == nil {
 		f.said = ""
 		return
 	}
 	if text := err.Error(); text != f.said {
 		f.said = text
-		f.logger.Warn(what, "error", err)
+		f.logger.Warn("the version that is to be served cannot be had now; the served one stays, and it is tried again", "error", err)
 	}
 }
 
