@@ -138,7 +138,7 @@ func (c *Child) exchange(ctx context.Context, o *order) (*answer, error) {
 	if text := p.said(); strings.Contains(text, failedMark) {
 		return nil, errors.New("start the training engine: " + text[strings.LastIndex(text, failedMark)+len(failedMark):])
 	}
-	return nil, fmt.Errorf("the training engine died, and the next call starts it again (was it killed for want of memory? shorter samples need less): %w: %s",
+	return nil, fmt.Errorf("the training engine died, and the next call starts it again (was it killed for want of memory? a smaller --train-max-tokens needs less): %w: %s",
 		errors.Join(err, ended), p.said())
 }
 
