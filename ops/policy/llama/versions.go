@@ -3,6 +3,7 @@ package llama
 import (
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/hybridgroup/yzma/pkg/llama"
 )
@@ -13,7 +14,11 @@ type version struct {
 	adapter llama.AdapterLora // 0: the base model
 	users   int               // jobs that wait or run
 	used    uint64            // the step when it was last asked for
+	until   time.Time         // when another became the newest instead of it
 }
+
+// grace is how long a version stays after it was the newest, however many follow it: requests that were promised it are on their way.
+const grace = 2 * time.Second
 
 // versions are those that can be asked for, newest first. For the scheduler's goroutine.
 type versions struct {
@@ -41,13 +46,14 @@ func (v *versions) find(name string) (*version, *failure) {
 
 // publish makes one the newest, known before or not.
 func (v *versions) publish(one *version) {
+	v.list[0].until = time.Now()
 	if at := slices.Index(v.list, one); at >= 0 {
 		v.list = slices.Delete(v.list, at, at+1)
 	}
 	v.list = slices.Insert(v.list, 0, one)
 }
 
-// surplus takes out of the list the versions that are too many, longest unused first; never one in use, the newest, or Base.
+// surplus takes out of the list the versions that are too many, longest unused first; never one in use, the newest or just so, or Base.
 func (v *versions) surplus() []*version {
 	var gone []*version
 	for {
@@ -57,7 +63,7 @@ func (v *versions) surplus() []*version {
 				continue
 			}
 			loaded++
-			if i > 0 && one.users == 0 && (oldest < 0 || one.used < v.list[oldest].used) {
+			if i > 0 && one.users == 0 && time.Since(one.until) > grace && (oldest < 0 || one.used < v.list[oldest].used) {
 				oldest = i
 			}
 		}
