@@ -12,12 +12,12 @@ import (
 // the real binary, two sessions of one judged reply and updates of one sample; the second session's reply must come from the version that the first one's made.
 func TestDemoLive(t *testing.T) {
 	bin := build(t)
-	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "nextstate"), "demo", "--live", "--sessions", "2", "--turns", "1", "--train-batch", "1")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "nextstate"), "demo", "--sessions", "2", "--turns", "1", "--train-batch", "1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		t.Fatalf("demo --live: %v\n%s", err, out)
+		t.Fatalf("demo: %v\n%s", err, out)
 	}
-	for _, want := range []string{"update 1: 1 samples", "is served", "rewards_by_version", "First replies that satisfied the student: ", "Not aligned: ", "Done in"} {
+	for _, want := range []string{"update 1: 1 samples", "is served", "rewards_by_version", "What is behind the newest version?", "First replies that satisfied the student: ", "Not aligned: ", "Done in"} {
 		if !bytes.Contains(out, []byte(want)) {
 			t.Errorf("the demo does not show %q:\n%s", want, out)
 		}

@@ -104,7 +104,8 @@ func blocks(t *testing.T) []block {
 
 // elsewhere are the commands of the README that other tests run, or that run the tests.
 var elsewhere = []string{
-	"go run . demo",           // TestDemo
+	"go run . demo --logs",    // TestDemo
+	"go run . demo",           // TestDemoLive
 	"go test ./...",           // this
 	"go build -o nextstate .", // build
 }
@@ -202,11 +203,11 @@ func dataDir(t *testing.T) string {
 	return dir
 }
 
-// TestDemo runs what a new user runs first. Goal: it imports every bundled format, answers three questions, and its replay compares equal.
+// TestDemo runs the demo of the logs. Goal: it imports every bundled format, answers three questions, and its replay compares equal.
 // Method: the real binary, a fresh data folder, nothing else given.
 func TestDemo(t *testing.T) {
 	bin := build(t)
-	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "nextstate"), "demo")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "nextstate"), "demo", "--logs")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("demo: %v\n%s", err, out)

@@ -21,7 +21,7 @@ type commands struct {
 	Up   cli.Up   `cmd:"" help:"Start everything on this machine: servers, stages, HTTP endpoint."`
 	Run  cli.Run  `cmd:"" help:"Run stages as replicas."`
 	Chat cli.Chat `cmd:"" help:"Talk to the policy in the terminal, with feedback and hints."`
-	Demo cli.Demo `cmd:"" help:"Import bundled transcripts, derive, ask SQL, replay. Needs nothing."`
+	Demo cli.Demo `cmd:"" help:"A scripted user corrects the policy, which learns from it while you watch. Needs nothing."`
 
 	Import cli.Import `cmd:"" help:"Import transcripts."`
 	Export cli.Export `cmd:"" help:"Export events as JSONL or Parquet."`

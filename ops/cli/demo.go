@@ -18,7 +18,7 @@ import (
 type Demo struct {
 	Keep bool `help:"Keep the data folder, to look around in it afterwards."`
 
-	Live        bool          `help:"A scripted user talks to the policy, which learns from that."`
+	Logs        bool          `help:"Import bundled transcripts, derive, ask SQL, replay; nothing is served or trained."`
 	Persona     string        `help:"Who talks: student, ta." default:"student"`
 	Objective   string        `help:"Preset of the training; none: nothing is trained." default:"default"`
 	Sessions    int           `help:"Most sessions." default:"24"`
@@ -31,16 +31,19 @@ type Demo struct {
 
 // Help explains the command.
 func (Demo) Help() string {
-	return `Starts everything embedded in a temporary data folder, imports the bundled transcripts (five formats), derives verdicts, hints and samples, asks
-three questions in SQL, derives everything again from the log and compares, and ends.
+	return `Starts everything embedded in a temporary data folder. A scripted user talks to the policy through OpenAI's API and says what should have been
+different; the policy is trained on that between the sessions and served at once, until the user is satisfied at the first reply of three sessions in a
+row, or the sessions or the time are over. A frozen control answers the same messages. Then SQL over it all, and what the newest version was made of.
 
-With --live, a scripted user talks to the policy through OpenAI's API instead and corrects it; the policy is updated between the sessions, until the
-user is satisfied at the first reply of three sessions in a row, or the sessions are over. A frozen control answers the same.
+With --logs instead: imports the bundled transcripts (five formats), derives verdicts, hints and samples, asks three questions in SQL, derives everything
+again from the log and compares, and ends.
 
-  nextstate demo --live --persona ta --seed 3`
+  nextstate demo --persona ta --seed 3
+  nextstate demo --objective none      the same without training
+  nextstate demo --logs`
 }
 
-// question is one of the demo's three, also the first ones in docs/sql.md.
+// question is one of those that a demo asks; those of the transcripts are also the first ones in docs/sql.md.
 type question struct{ text, sql string }
 
 var questions = []question{
@@ -68,7 +71,7 @@ func (d Demo) Run(ctx context.Context, g *Globals) (err error) {
 	g.HTTP.Addr = "127.0.0.1:0"
 	start := time.Now()
 	g.printf("Starting the broker, ClickHouse and PostgreSQL in %s\n", g.Data)
-	if d.Live {
+	if !d.Logs {
 		return d.live(ctx, g, start)
 	}
 	return g.with(ctx, ops.NeedAll, func(ctx context.Context, s *ops.System) error {

@@ -18,7 +18,7 @@ import (
 // Bounds on what a session of the demo waits for: its own signals, an update, and the new version's way into the engine.
 const (
 	demoSignalsWait = 2 * time.Minute
-	demoUpdateWait  = 5 * time.Minute
+	demoUpdateWait  = 10 * time.Minute
 	demoServeWait   = 30 * time.Second
 )
 
@@ -105,6 +105,9 @@ func (l *live) show(ctx context.Context, start time.Time) error {
 		return err
 	}
 	if err := l.questions(ctx); err != nil {
+		return err
+	}
+	if err := l.trace(ctx); err != nil {
 		return err
 	}
 	l.conclude(result, time.Since(start))
@@ -255,6 +258,35 @@ func (l *live) questions(ctx context.Context) error {
 	return nil
 }
 
+// tracedSamples are shown of the newest update.
+const tracedSamples = 2
+
+// trace shows what the newest version was made of, as far as one update goes.
+func (l *live) trace(ctx context.Context) error {
+	published := l.learning.now().published
+	if len(published) == 0 {
+		return nil
+	}
+	policies, err := ops.ReadPolicies(ctx, l.s)
+	if err != nil {
+		return err
+	}
+	newest := published[len(published)-1]
+	version, ok := policies.Version(newest.version)
+	if !ok {
+		return fmt.Errorf("version %s was published and is not in the topic policies: its retention (--kafka-retention) is too short for this demo", newest.version)
+	}
+	trace, err := ops.TracePolicy(ctx, l.s, policies, version)
+	if err != nil {
+		return err
+	}
+	l.g.printf("\nWhat is behind the newest version? (nextstate policies trace; here %d of the %d samples of its last update)\n\n", min(tracedSamples, newest.samples), newest.samples)
+	for _, sample := range trace.Updates[0].Samples[:min(tracedSamples, len(trace.Updates[0].Samples))] {
+		PoliciesTrace{Width: 110}.print(l.g, sample)
+	}
+	return nil
+}
+
 // stored waits until the history has every record.
 func (l *live) stored(ctx context.Context) error {
 	for {
@@ -290,7 +322,8 @@ func (l *live) conclude(r *personas.Result, took time.Duration) {
 	default:
 		l.g.printf("The control did not come to it.\n")
 	}
-	l.g.printf("One run with one seed (%d) is an anecdote; another --seed gives another. Arithmetic is not judged: the model is small and often wrong.\nDone in %.0f s.\n", l.plan.Seed, took.Seconds())
+	l.g.printf("One run with one seed (%d) is an anecdote; another --seed gives another. Arithmetic is not judged: the model is small and often wrong.\n", l.plan.Seed)
+	l.g.printf("Done in %.0f s. Next: nextstate up --train-engine onnx, then nextstate chat; nextstate status --watch; nextstate demo --logs.\n", took.Seconds())
 }
 
 // noObjective as --objective: the policy stays as it is.
