@@ -39,6 +39,7 @@ func Benchmarks() []Benchmark {
 		{"serve", "The policy engine: tokens a second and swaps under load, beside node-llama-cpp on the same file.", Serve},
 		{"train", "Whole updates of the policy: tokens a second and peak memory, beside PyTorch with PEFT (about 5 GB to install) doing the same.", Train},
 		{"crash", "Every process killed at random moments under load: what is lost, duplicated or missing afterwards.", Crash},
+		{"crash-train", "Trainers, their engines, the broker and PostgreSQL killed at random moments: is each sample in one update, and can all be computed again?", CrashTrain},
 	}
 }
 
@@ -113,7 +114,7 @@ type Env struct {
 	// Idle is how long up is watched doing nothing, 0 for 10 s.
 	Idle time.Duration
 	Seed uint64
-	// Kills is how many processes crash kills, 0 for its own number.
+	// Kills is how many processes crash and crash-train kill, 0 for their own number.
 	Kills int
 
 	Logger   *slog.Logger

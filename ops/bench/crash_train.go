@@ -32,6 +32,8 @@ type TrainCrashReport struct {
 	Repeats, Takeovers int
 	// Retries are appends of the load that were done again.
 	Retries int64
+	// BusySeconds is what the published updates took, as they tell themselves: how likely a kill hits one.
+	BusySeconds float64
 }
 
 // Result is the report as a benchmark's result: its value is the number of faults.
@@ -39,7 +41,8 @@ func (r *TrainCrashReport) Result() Result {
 	return Result{Name: "crash-train", Unit: "faults", Value: float64(r.faults), Extra: map[string]any{
 		"seed": r.Seed, "kills": r.Killed(), "kills_by_target": r.Kills, "pauses": r.Pauses, "ended_by_themselves": len(r.Ends),
 		"samples": r.Samples, "unused": r.Unused, "repeated": r.Repeated, "hostile_records": r.Hostile, "updates": r.Updates, "versions": r.Versions,
-		"rebuilt": r.Rebuilt, "repeated_records": r.Repeats, "takeovers": r.Takeovers, "retried_appends": r.Retries, "seconds": r.Seconds,
+		"rebuilt": r.Rebuilt, "repeated_records": r.Repeats, "takeovers": r.Takeovers, "retried_appends": r.Retries, "busy_seconds": r.BusySeconds,
+		"seconds": r.Seconds,
 	}}
 }
 
@@ -90,8 +93,8 @@ func (e *Env) CrashTrainRun(ctx context.Context, plan CrashPlan) (report *TrainC
 	}
 	r.end(begin)
 	n := r.report
-	e.note("%d kills, %d samples, %d unused, %d repeated, %d updates, %d versions, %d rebuilt, %d repeated records, %d takeovers, seed %d, %.0f s",
-		n.Killed(), n.Samples, n.Unused, n.Repeated, n.Updates, n.Versions, n.Rebuilt, n.Repeats, n.Takeovers, n.Seed, n.Seconds)
+	e.note("%d kills, %d samples, %d unused, %d repeated, %d updates, %d versions, %d rebuilt, %d repeated records, %d takeovers, %.1f s in updates, seed %d, %.0f s",
+		n.Killed(), n.Samples, n.Unused, n.Repeated, n.Updates, n.Versions, n.Rebuilt, n.Repeats, n.Takeovers, n.BusySeconds, n.Seed, n.Seconds)
 	return n, nil
 }
 

@@ -23,14 +23,14 @@ func TestCrashTrain(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	t.Run("Embedded", func(t *testing.T) {
-		crashTrain(t, binary, bench.CrashPlan{Kills: 22, Pause: 700 * time.Millisecond}, "trainer", "engine", "servers", "postgres")
+		crashTrain(t, binary, bench.CrashPlan{Kills: 20, Pause: 700 * time.Millisecond}, "trainer", "engine", "servers", "postgres")
 	})
 	t.Run("Apache", func(t *testing.T) {
 		cluster := apache.ForTest(t, 1, slog.New(slog.DiscardHandler))
 		if cluster == nil {
 			return
 		}
-		crashTrain(t, binary, bench.CrashPlan{Kills: 22, Pause: 700 * time.Millisecond, Kafka: cluster}, "trainer", "engine", "servers", "postgres", "kafka")
+		crashTrain(t, binary, bench.CrashPlan{Kills: 16, Pause: 700 * time.Millisecond, Kafka: cluster}, "trainer", "engine", "servers", "postgres", "kafka")
 	})
 }
 

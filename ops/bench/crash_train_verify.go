@@ -221,6 +221,7 @@ func (r *trainCrash) checkVersions(ctx context.Context, l *policyLog) (last stri
 			continue
 		}
 		r.report.Versions++
+		r.report.BusySeconds += published.GetMetrics()["seconds"]
 		if started.GetParentVersion() != parent || published.GetParentVersion() != parent || published.GetUpdateId() != l.started[number].ID {
 			r.report.fault(nil, "update %d is %s from %s, and its version is from %s by %s; its parent should be %s", number, l.started[number].ID,
 				started.GetParentVersion(), published.GetParentVersion(), published.GetUpdateId(), parent)

@@ -17,7 +17,7 @@ type Bench struct {
 	Events int      `help:"Events to work on. Default: the benchmark's own number, which keeps it short." placeholder:"N"`
 	Bytes  int64    `help:"Size of the file that memory imports. Default: 100 MiB." placeholder:"N"`
 	Runs   int      `help:"How often subject and baseline are measured in turn." default:"5"`
-	Kills  int      `help:"Processes that crash kills. Default: 30." placeholder:"N"`
+	Kills  int      `help:"Processes that crash and crash-train kill. Default: 30." placeholder:"N"`
 	Seed   uint64   `help:"Seed of the generated events, and of what crash kills." default:"1"`
 }
 
@@ -27,7 +27,7 @@ func (Bench) Help() string {
 	b.WriteString("Measures on embedded servers in a temporary folder, each benchmark beside its baseline in the same run. A ratio above 1 is better than\n" +
 		"the baseline. With --json: one object for one benchmark, an array for several.\n\n")
 	for _, m := range bench.Benchmarks() {
-		fmt.Fprintf(&b, "  %-9s %s\n", m.Name, m.Help)
+		fmt.Fprintf(&b, "  %-11s %s\n", m.Name, m.Help)
 	}
 	b.WriteString("\n  nextstate bench sink --json\n  nextstate bench memory --events 10000000 --bytes 1073741824\n" +
 		"  nextstate bench crash --kills 200 --seed 7 --json\n")
