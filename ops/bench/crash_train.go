@@ -137,9 +137,47 @@ func (r *trainCrash) close() error {
 	return errors.Join(r.siege.close(), closeSystem(r.system), os.RemoveAll(r.data()), os.RemoveAll(r.model()))
 }
 
-// targets are what is killed, and how often each is hit, in proportion.
+// targets are what is killed, and how often each is hit, in proportion. Most kills are aimed.
 func (r *trainCrash) targets() []target {
-	return append([]target{{"trainer", 8, r.killStage("stage train")}, {"engine", 6, r.killEngine}}, r.serverTargets()...)
+	all := append([]target{{"trainer", 8, r.killTrainers}, {"engine", 6, r.killEngine}}, r.serverTargets()...)
+	for i, t := range all {
+		all[i].kill = func(ctx context.Context) (bool, error) {
+			r.aim(ctx)
+			return t.kill(ctx)
+		}
+	}
+	return all
+}
+
+// aim waits, before two kills of three, for an update to begin, and then for a part of the time that an update takes: left to chance, few kills would hit one.
+// With nothing to see, as while PostgreSQL is away, the kill goes ahead.
+func (r *trainCrash) aim(ctx context.Context) {
+	if r.rand.IntN(3) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	begun := func() (n int64, err error) {
+		err = r.system.Postgres.QueryRow(ctx, `SELECT count(*) FROM updates WHERE tenant = $1`, Tenant).Scan(&n)
+		return n, err
+	}
+	before, err := begun()
+	for now := before; err == nil && now == before && sleep(ctx, time.Millisecond); {
+		now, err = begun()
+	}
+	late := r.rand.Float64()
+	sleep(ctx, time.Duration(late*late*float64(updateTime))) // more often early, where the update is written down and told
+}
+
+// updateTime is about what an update of the tiny model takes, with all that is written about it.
+const updateTime = 120 * time.Millisecond
+
+// killTrainers kills one of the trainers, and as often both: the one that works among them.
+func (r *trainCrash) killTrainers(context.Context) (killed bool, _ error) {
+	for _, m := range r.fleet.stages[r.rand.IntN(len(r.fleet.stages)):] {
+		killed = m.signal(syscall.SIGKILL) || killed
+	}
+	return killed, nil
 }
 
 // killEngine kills the training engine of one of the trainers.
@@ -221,7 +259,8 @@ func (r *trainCrash) rebuild(ctx context.Context, version string) error {
 		Versions []ops.RebuiltVersion `json:"versions"`
 	}
 	if bad := json.Unmarshal(out, &rebuilt); bad != nil {
-		return fmt.Errorf("policies rebuild %s: %w: %s", version, errors.Join(err, bad), said)
+		r.report.fault(nil, "policies rebuild %s: %v: %s", version, errors.Join(err, bad), said) // what is missing is among the other faults
+		return ctx.Err()
 	}
 	for _, v := range rebuilt.Versions {
 		if !v.Same() || len(v.Files) != 3 {
@@ -231,7 +270,7 @@ func (r *trainCrash) rebuild(ctx context.Context, version string) error {
 		r.report.Rebuilt++
 	}
 	if err != nil && rebuilt.Same {
-		return fmt.Errorf("policies rebuild %s: %w: %s", version, err, said)
+		r.report.fault(nil, "policies rebuild %s: %v: %s", version, err, said)
 	}
 	if n := len(rebuilt.Versions); n != r.report.Versions || !slices.ContainsFunc(rebuilt.Versions, func(v ops.RebuiltVersion) bool { return v.Version == version }) {
 		r.report.fault(nil, "policies rebuild computed %d versions, and %d were published", n, r.report.Versions)
