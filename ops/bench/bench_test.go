@@ -80,7 +80,7 @@ func TestBenchmarks(t *testing.T) {
 }
 
 // wholeProcess are those that start the nextstate binary.
-var wholeProcess = map[string]bool{"up": true, "memory": true, "crash": true}
+var wholeProcess = map[string]bool{"up": true, "memory": true, "crash": true, "crash-train": true}
 
 func run(t *testing.T, e *bench.Env, b bench.Benchmark) {
 	t.Helper()
