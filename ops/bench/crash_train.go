@@ -162,8 +162,8 @@ func (r *trainCrash) aim(ctx context.Context) {
 		return n, err
 	}
 	before, err := begun()
-	for now := before; err == nil && now == before && sleep(ctx, time.Millisecond); {
-		now, err = begun()
+	for count := before; err == nil && count == before && sleep(ctx, time.Millisecond); {
+		count, err = begun()
 	}
 	late := r.rand.Float64()
 	sleep(ctx, time.Duration(late*late*float64(updateTime))) // more often early, where the update is written down and told
