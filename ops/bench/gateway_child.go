@@ -150,6 +150,7 @@ type helper struct {
 	addr  string
 	stdin io.Closer
 	out   *bufio.Reader
+	pipe  io.Closer // what out reads
 	ended chan error
 	said  *lockedTail
 }
@@ -203,14 +204,15 @@ func startHelper(cmd *exec.Cmd) (*helper, error) {
 	if err != nil {
 		return nil, err
 	}
-	out, err := cmd.StdoutPipe()
+	out, write, err := os.Pipe() // not StdoutPipe, whose end is closed by Wait, which runs beside the reading
 	if err != nil {
 		return nil, err
 	}
-	cmd.Stderr = h.said
-	h.stdin, h.out = in, bufio.NewReader(out)
-	if err := startTied(cmd, h.ended); err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Base(cmd.Path), err)
+	cmd.Stdout, cmd.Stderr = write, h.said
+	h.stdin, h.out, h.pipe = in, bufio.NewReader(out), out
+	err = startTied(cmd, h.ended)
+	if err := errors.Join(err, write.Close()); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", filepath.Base(cmd.Path), err), out.Close())
 	}
 	return h, nil
 }
@@ -221,6 +223,7 @@ func (h *helper) stop() (last []byte, err error) {
 		return nil, err
 	}
 	last, err = io.ReadAll(h.out)
+	err = errors.Join(err, h.pipe.Close())
 	if ended := <-h.ended; err == nil && ended != nil {
 		err = fmt.Errorf("%s: %w: %s", helperName, ended, h.said)
 	}
@@ -230,6 +233,7 @@ func (h *helper) stop() (last []byte, err error) {
 // kill ends it at once.
 func (h *helper) kill() error {
 	_ = h.cmd.Process.Kill() // it may have ended
+	_ = h.pipe.Close()       // nobody reads it any more
 	if err := <-h.ended; err != nil && !h.cmd.ProcessState.Exited() {
 		return nil // by the signal, as it was to be
 	}
