@@ -52,6 +52,24 @@ func Summary(e schemas.Event) string {
 		return fmt.Sprintf("update %d of %s%s", p.GetUpdate(), p.GetBaseModel(), measured(p.GetMetrics()))
 	case *schemas.PolicyRolledBack:
 		return fmt.Sprintf("%s to %s by %s: %s", p.GetFromVersion(), p.GetToVersion(), p.GetBy(), p.GetReason())
+	case *schemas.UpdateSkipped:
+		return fmt.Sprintf("update %d of %s: %s", p.GetUpdate(), p.GetParentVersion(), p.GetReason())
+	case *schemas.HintStood:
+		return fmt.Sprintf("%s: %s", p.GetUser(), p.GetHint())
+	case *schemas.HintWithdrawn:
+		return fmt.Sprintf("%s: %s by %s: %s", p.GetUser(), p.GetHintId(), p.GetBy(), p.GetReason())
+	case *schemas.RehearsalEnded:
+		return fmt.Sprintf("%d samples of %d hints, %s to %s: %s", len(p.GetSampleIds()), len(p.GetHintIds()), p.GetFromVersion(), p.GetToVersion(), p.GetReason())
+	case *schemas.EvaluationStarted:
+		return fmt.Sprintf("%s, seed %d, %s problems", p.GetArm(), p.GetSeed(), p.GetHalf())
+	case *schemas.ReplyEvaluated:
+		verdict := "satisfied"
+		if !p.GetSatisfied() {
+			verdict = strings.Trim(p.GetComplaint()+"; "+p.GetGuard(), "; ")
+		}
+		return fmt.Sprintf("%s, session %d, turn %d: %s: %s", p.GetPersona(), p.GetSessionIndex(), p.GetTurnIndex(), verdict, p.GetReply())
+	case *schemas.EvaluationEnded:
+		return fmt.Sprintf("%s, seed %d: %s after %d sessions, %d updates", p.GetArm(), p.GetSeed(), p.GetOutcome(), p.GetSessions(), p.GetUpdates())
 	case *schemas.DeadLettered:
 		return fmt.Sprintf("%s: %s", p.GetStage(), p.GetReason())
 	default:

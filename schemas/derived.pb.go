@@ -87,6 +87,8 @@ const (
 	SampleKind_SAMPLE_KIND_COMBINED    SampleKind = 1
 	SampleKind_SAMPLE_KIND_DIRECTIVE   SampleKind = 2
 	SampleKind_SAMPLE_KIND_EVALUATIVE  SampleKind = 3
+	// A reply sampled under a standing hint, to be learned without it. Its turn_id is the sample's own id.
+	SampleKind_SAMPLE_KIND_REHEARSAL SampleKind = 4
 )
 
 // Enum value maps for SampleKind.
@@ -96,12 +98,14 @@ var (
 		1: "SAMPLE_KIND_COMBINED",
 		2: "SAMPLE_KIND_DIRECTIVE",
 		3: "SAMPLE_KIND_EVALUATIVE",
+		4: "SAMPLE_KIND_REHEARSAL",
 	}
 	SampleKind_value = map[string]int32{
 		"SAMPLE_KIND_UNSPECIFIED": 0,
 		"SAMPLE_KIND_COMBINED":    1,
 		"SAMPLE_KIND_DIRECTIVE":   2,
 		"SAMPLE_KIND_EVALUATIVE":  3,
+		"SAMPLE_KIND_REHEARSAL":   4,
 	}
 )
 
@@ -1546,13 +1550,14 @@ const file_nextstate_v1_derived_proto_rawDesc = "" +
 	"\x18CLOSE_REASON_NEXT_ACTION\x10\x02\x12\x1e\n" +
 	"\x1aCLOSE_REASON_SESSION_ENDED\x10\x03\x12\x15\n" +
 	"\x11CLOSE_REASON_IDLE\x10\x04\x12\x18\n" +
-	"\x14CLOSE_REASON_OUTCOME\x10\x05*z\n" +
+	"\x14CLOSE_REASON_OUTCOME\x10\x05*\x95\x01\n" +
 	"\n" +
 	"SampleKind\x12\x1b\n" +
 	"\x17SAMPLE_KIND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14SAMPLE_KIND_COMBINED\x10\x01\x12\x19\n" +
 	"\x15SAMPLE_KIND_DIRECTIVE\x10\x02\x12\x1a\n" +
-	"\x16SAMPLE_KIND_EVALUATIVE\x10\x03B3Z1github.com/nextstate-rl/nextstate/schemas;schemasb\x06proto3"
+	"\x16SAMPLE_KIND_EVALUATIVE\x10\x03\x12\x19\n" +
+	"\x15SAMPLE_KIND_REHEARSAL\x10\x04B3Z1github.com/nextstate-rl/nextstate/schemas;schemasb\x06proto3"
 
 var (
 	file_nextstate_v1_derived_proto_rawDescOnce sync.Once

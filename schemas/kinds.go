@@ -11,13 +11,15 @@ const (
 	TopicHints        = "hints"
 	TopicSamples      = "samples"
 	TopicPolicies     = "policies"
+	TopicStanding     = "standing"
+	TopicEvaluations  = "evaluations"
 	TopicDeadLetters  = "deadletters"
 )
 
 // Topics lists every topic in the order of the data.
 func Topics() []string {
 	return []string{
-		TopicInteractions, TopicTurns, TopicVerdicts, TopicHints, TopicSamples, TopicPolicies, TopicDeadLetters,
+		TopicInteractions, TopicTurns, TopicVerdicts, TopicHints, TopicSamples, TopicPolicies, TopicStanding, TopicEvaluations, TopicDeadLetters,
 	}
 }
 
@@ -49,6 +51,13 @@ var kinds = []Kind{
 	{"UpdateStarted", TopicPolicies, func() proto.Message { return new(UpdateStarted) }},
 	{"PolicyPublished", TopicPolicies, func() proto.Message { return new(PolicyPublished) }},
 	{"PolicyRolledBack", TopicPolicies, func() proto.Message { return new(PolicyRolledBack) }},
+	{"UpdateSkipped", TopicPolicies, func() proto.Message { return new(UpdateSkipped) }},
+	{"HintStood", TopicStanding, func() proto.Message { return new(HintStood) }},
+	{"HintWithdrawn", TopicStanding, func() proto.Message { return new(HintWithdrawn) }},
+	{"RehearsalEnded", TopicStanding, func() proto.Message { return new(RehearsalEnded) }},
+	{"EvaluationStarted", TopicEvaluations, func() proto.Message { return new(EvaluationStarted) }},
+	{"ReplyEvaluated", TopicEvaluations, func() proto.Message { return new(ReplyEvaluated) }},
+	{"EvaluationEnded", TopicEvaluations, func() proto.Message { return new(EvaluationEnded) }},
 	{"DeadLettered", TopicDeadLetters, func() proto.Message { return new(DeadLettered) }},
 }
 

@@ -281,6 +281,76 @@ func (x *PolicyRolledBack) GetBy() string {
 	return ""
 }
 
+// UpdateSkipped: an update that was begun and came to nothing. Its samples count as used; the policy stays what it was.
+type UpdateSkipped struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Update uint64                 `protobuf:"varint,1,opt,name=update,proto3" json:"update,omitempty"`
+	// Event id of the UpdateStarted.
+	UpdateId      string `protobuf:"bytes,2,opt,name=update_id,json=updateId,proto3" json:"update_id,omitempty"`
+	ParentVersion string `protobuf:"bytes,3,opt,name=parent_version,json=parentVersion,proto3" json:"parent_version,omitempty"`
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateSkipped) Reset() {
+	*x = UpdateSkipped{}
+	mi := &file_nextstate_v1_training_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateSkipped) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateSkipped) ProtoMessage() {}
+
+func (x *UpdateSkipped) ProtoReflect() protoreflect.Message {
+	mi := &file_nextstate_v1_training_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateSkipped.ProtoReflect.Descriptor instead.
+func (*UpdateSkipped) Descriptor() ([]byte, []int) {
+	return file_nextstate_v1_training_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *UpdateSkipped) GetUpdate() uint64 {
+	if x != nil {
+		return x.Update
+	}
+	return 0
+}
+
+func (x *UpdateSkipped) GetUpdateId() string {
+	if x != nil {
+		return x.UpdateId
+	}
+	return ""
+}
+
+func (x *UpdateSkipped) GetParentVersion() string {
+	if x != nil {
+		return x.ParentVersion
+	}
+	return ""
+}
+
+func (x *UpdateSkipped) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_nextstate_v1_training_proto protoreflect.FileDescriptor
 
 const file_nextstate_v1_training_proto_rawDesc = "" +
@@ -315,7 +385,12 @@ const file_nextstate_v1_training_proto_rawDesc = "" +
 	"\n" +
 	"to_version\x18\x02 \x01(\tR\ttoVersion\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x0e\n" +
-	"\x02by\x18\x04 \x01(\tR\x02byB3Z1github.com/nextstate-rl/nextstate/schemas;schemasb\x06proto3"
+	"\x02by\x18\x04 \x01(\tR\x02by\"\x83\x01\n" +
+	"\rUpdateSkipped\x12\x16\n" +
+	"\x06update\x18\x01 \x01(\x04R\x06update\x12\x1b\n" +
+	"\tupdate_id\x18\x02 \x01(\tR\bupdateId\x12%\n" +
+	"\x0eparent_version\x18\x03 \x01(\tR\rparentVersion\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reasonB3Z1github.com/nextstate-rl/nextstate/schemas;schemasb\x06proto3"
 
 var (
 	file_nextstate_v1_training_proto_rawDescOnce sync.Once
@@ -329,15 +404,16 @@ func file_nextstate_v1_training_proto_rawDescGZIP() []byte {
 	return file_nextstate_v1_training_proto_rawDescData
 }
 
-var file_nextstate_v1_training_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_nextstate_v1_training_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_nextstate_v1_training_proto_goTypes = []any{
 	(*UpdateStarted)(nil),    // 0: nextstate.v1.UpdateStarted
 	(*PolicyPublished)(nil),  // 1: nextstate.v1.PolicyPublished
 	(*PolicyRolledBack)(nil), // 2: nextstate.v1.PolicyRolledBack
-	nil,                      // 3: nextstate.v1.PolicyPublished.MetricsEntry
+	(*UpdateSkipped)(nil),    // 3: nextstate.v1.UpdateSkipped
+	nil,                      // 4: nextstate.v1.PolicyPublished.MetricsEntry
 }
 var file_nextstate_v1_training_proto_depIdxs = []int32{
-	3, // 0: nextstate.v1.PolicyPublished.metrics:type_name -> nextstate.v1.PolicyPublished.MetricsEntry
+	4, // 0: nextstate.v1.PolicyPublished.metrics:type_name -> nextstate.v1.PolicyPublished.MetricsEntry
 	1, // [1:1] is the sub-list for method output_type
 	1, // [1:1] is the sub-list for method input_type
 	1, // [1:1] is the sub-list for extension type_name
@@ -357,7 +433,7 @@ func file_nextstate_v1_training_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nextstate_v1_training_proto_rawDesc), len(file_nextstate_v1_training_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -113,6 +113,38 @@ func validatePayload(payload proto.Message) error {
 			return errors.New("to_version is needed")
 		}
 		return nil
+	case *UpdateSkipped:
+		if p.GetReason() == "" {
+			return errors.New("reason is needed")
+		}
+		return CheckID(p.GetUpdateId())
+	case *HintStood:
+		if p.GetUser() == "" || p.GetHint() == "" {
+			return errors.New("user and hint are needed")
+		}
+		return CheckID(p.GetTurnId())
+	case *HintWithdrawn:
+		if p.GetUser() == "" {
+			return errors.New("user is needed")
+		}
+		return CheckID(p.GetHintId())
+	case *RehearsalEnded:
+		return errors.Join(bounded("hint_ids", len(p.GetHintIds())), bounded("sample_ids", len(p.GetSampleIds())), finite("guard_before", p.GetGuardBefore()), finite("guard_after", p.GetGuardAfter()))
+	case *EvaluationStarted:
+		if p.GetArm() == "" {
+			return errors.New("arm is needed")
+		}
+		return bounded("personas", len(p.GetPersonas()))
+	case *ReplyEvaluated:
+		if p.GetArm() == "" || p.GetPersona() == "" || p.GetPhase() == ReplyPhase_REPLY_PHASE_UNSPECIFIED {
+			return errors.New("arm, persona and phase are needed")
+		}
+		return errors.Join(finite("base_logprob", p.GetBaseLogprob()), finite("seconds", p.GetSeconds()))
+	case *EvaluationEnded:
+		if p.GetArm() == "" || p.GetOutcome() == "" {
+			return errors.New("arm and outcome are needed")
+		}
+		return nil
 	case *DeadLettered:
 		if p.GetStage() == "" || p.GetReason() == "" {
 			return errors.New("stage and reason are needed")

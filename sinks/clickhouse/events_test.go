@@ -109,6 +109,13 @@ func trainingEvents() []schemas.Event {
 		event("training", "update", &schemas.UpdateStarted{Update: 1, ParentVersion: "base", SampleIds: []string{sample}, Objective: "{}", Seed: 7, Engine: "onnx"}),
 		event("training", "policy", &schemas.PolicyPublished{Update: 1, UpdateId: schemas.ContentID("training", "update"), ParentVersion: "base", PeftSha256: make([]byte, 32), Metrics: map[string]float64{"loss": 0.5}, BaseModel: "small"}),
 		event("training", "rollback", &schemas.PolicyRolledBack{FromVersion: "1", ToVersion: "base", Reason: "worse", By: "ann"}),
+		event("training", "skipped", &schemas.UpdateSkipped{Update: 2, UpdateId: sample, ParentVersion: "base", Reason: "not finite"}),
+		event("user", "stood", &schemas.HintStood{User: "u", Hint: "h", TurnId: sample}),
+		event("user", "withdrawn", &schemas.HintWithdrawn{User: "u", HintId: sample, Reason: "r", By: "ann"}),
+		event("user", "rehearsal", &schemas.RehearsalEnded{HintIds: []string{sample}, SampleIds: []string{sample}, FromVersion: "base", ToVersion: "1", GuardBefore: 0.5, GuardAfter: 1, Reason: "budget", Seconds: map[string]float64{"sample": 1}}),
+		event("eval", "eval", &schemas.EvaluationStarted{Arm: "hybrid", Seed: 1, Personas: []string{"student"}, Sessions: 8, Half: "tuning", Settings: "{}", BaseModel: "small"}),
+		event("eval", "reply", &schemas.ReplyEvaluated{Arm: "hybrid", Persona: "student", Phase: schemas.ReplyPhase_REPLY_PHASE_CONTROL, SessionIndex: 1, Problem: "p", Reply: "r", Tokens: 3, BaseLogprob: ptr(-1.5)}),
+		event("eval", "eval end", &schemas.EvaluationEnded{Arm: "hybrid", Outcome: "aligned", Sessions: 3, AlignedAt: map[string]uint32{"joint": 3}, Updates: 2, Seconds: map[string]float64{"decode": 1}}),
 		event("import", "dead", &schemas.DeadLettered{
 			Stage: "import", Reason: "not JSON", Value: []byte("\xff\x00{"),
 			Origin: &schemas.DeadLettered_File{File: &schemas.FilePosition{Name: "a.jsonl", Line: 3}},

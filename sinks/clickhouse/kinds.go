@@ -44,6 +44,13 @@ var kindTables = []kindTable{
 	{"UpdateStarted", "update_started", updateStarted},
 	{"PolicyPublished", "policy_published", policyPublished},
 	{"PolicyRolledBack", "policy_rolled_back", policyRolledBack},
+	{"UpdateSkipped", "update_skipped", updateSkipped},
+	{"HintStood", "hint_stood", hintStood},
+	{"HintWithdrawn", "hint_withdrawn", hintWithdrawn},
+	{"RehearsalEnded", "rehearsal_ended", rehearsalEnded},
+	{"EvaluationStarted", "evaluation_started", evaluationStarted},
+	{"ReplyEvaluated", "reply_evaluated", replyEvaluated},
+	{"EvaluationEnded", "evaluation_ended", evaluationEnded},
 	{"DeadLettered", "dead_lettered", deadLettered},
 }
 
@@ -139,6 +146,7 @@ var (
 	observationWords = enumWords(schemas.ObservationKind(0).Descriptor(), "OBSERVATION_KIND_")
 	closeWords       = enumWords(schemas.CloseReason(0).Descriptor(), "CLOSE_REASON_")
 	sampleWords      = enumWords(schemas.SampleKind(0).Descriptor(), "SAMPLE_KIND_")
+	phaseWords       = enumWords(schemas.ReplyPhase(0).Descriptor(), "REPLY_PHASE_")
 	roleWords        = enumWords(schemas.Role(0).Descriptor(), "ROLE_")
 )
 

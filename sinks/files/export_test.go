@@ -67,6 +67,13 @@ func filled() []schemas.Event {
 		event("t", "update", day, &schemas.UpdateStarted{Update: 1, SampleIds: []string{turn}}),
 		event("t", "policy", day, &schemas.PolicyPublished{Update: 1, PeftSha256: make([]byte, 32), Metrics: map[string]float64{"loss": 1, "kl": 2, "a": 3}}),
 		event("t", "back", day, &schemas.PolicyRolledBack{ToVersion: "base"}),
+		event("t", "skipped", day, &schemas.UpdateSkipped{Update: 2, UpdateId: turn, Reason: "r"}),
+		event("t", "stood", day, &schemas.HintStood{User: "u", Hint: "h", TurnId: turn}),
+		event("t", "withdrawn", day, &schemas.HintWithdrawn{User: "u", HintId: turn}),
+		event("t", "rehearsal", day, &schemas.RehearsalEnded{HintIds: []string{turn}, SampleIds: []string{turn}, Seconds: map[string]float64{"sample": 1}}),
+		event("t", "eval", day, &schemas.EvaluationStarted{Arm: "hybrid", Personas: []string{"student"}}),
+		event("t", "reply", day, &schemas.ReplyEvaluated{Arm: "hybrid", Persona: "student", Phase: schemas.ReplyPhase_REPLY_PHASE_LIVE, BaseLogprob: ptr(-1.5)}),
+		event("t", "eval end", day, &schemas.EvaluationEnded{Arm: "hybrid", Outcome: "aligned", AlignedAt: map[string]uint32{"joint": 3}}),
 		event("t", "dead", day, &schemas.DeadLettered{Stage: "import", Reason: "r", Value: []byte{0xff}, Origin: &schemas.DeadLettered_File{File: &schemas.FilePosition{Name: "f", Line: 2}}}),
 	}
 }
@@ -275,11 +282,11 @@ func TestFilters(t *testing.T) {
 		options files.Options
 		want    int64
 	}{
-		"topic":     {files.Options{Topics: []string{schemas.TopicPolicies}}, 3},
+		"topic":     {files.Options{Topics: []string{schemas.TopicPolicies}}, 4},
 		"kind":      {files.Options{Kinds: []string{"ActionTaken", "VoteCast"}}, 2},
 		"from":      {files.Options{From: day.Add(time.Minute)}, 1},
 		"to":        {files.Options{To: day}, 0},
-		"all of it": {files.Options{From: day, To: day.Add(24 * time.Hour)}, 18},
+		"all of it": {files.Options{From: day, To: day.Add(24 * time.Hour)}, 25},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.options.Format, c.options.Writer = files.JSONL, io.Discard

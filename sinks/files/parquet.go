@@ -41,6 +41,13 @@ var kindFiles = []kindFile{
 	rowsOf("UpdateStarted", updateRow),
 	rowsOf("PolicyPublished", policyRow),
 	rowsOf("PolicyRolledBack", rollbackRow),
+	rowsOf("UpdateSkipped", updateSkippedRow),
+	rowsOf("HintStood", hintStoodRow),
+	rowsOf("HintWithdrawn", hintWithdrawnRow),
+	rowsOf("RehearsalEnded", rehearsalEndedRow),
+	rowsOf("EvaluationStarted", evaluationStartedRow),
+	rowsOf("ReplyEvaluated", replyEvaluatedRow),
+	rowsOf("EvaluationEnded", evaluationEndedRow),
 	rowsOf("DeadLettered", deadLetterRow),
 }
 
