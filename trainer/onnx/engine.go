@@ -15,7 +15,7 @@ type Config struct {
 	// Rank and Alpha of the adapters: y = W x + Alpha/Rank * B A x.
 	Rank  int
 	Alpha float64
-	// Threads of one operator. The result depends on it in the last bits, and on nothing else of the machine's load.
+	// Threads are the packs that are computed at once. The result does not depend on it, the memory does.
 	Threads int
 	// PackTokens bounds the tokens of one run, and with them the memory; a longer sequence runs alone. Default 256: more is no faster, as attention looks at all pairs of a pack.
 	PackTokens int
@@ -28,13 +28,13 @@ const (
 	packTokens = 256
 	keepBytes  = 768 << 20
 	// headRows of [R, vocabulary] are computed at once: the largest matrices are these.
-	headRows = 256
+	headRows = 128
 )
 
 // Engine computes log-probs and gradients of one model. For one goroutine.
 //
-// Its memory: the weights as float32, KeepBytes, and the workspace of one block (about 30 numbers of the feed-forward size a token, and 6 of each pair of tokens a head)
-// or of the head (3 numbers of headRows times the vocabulary).
+// Its memory: the weights as float32, KeepBytes, and for each thread the workspace of one block (about 30 numbers of the feed-forward size a token, and 6 of each pair of
+// tokens a head) or of the head (3 numbers of headRows times the vocabulary).
 type Engine struct {
 	cfg       Config
 	model     *gguf.Llama
@@ -42,6 +42,7 @@ type Engine struct {
 	blocks    [][]ort.Tensor // the weights of each block
 	head      []ort.Tensor   // norm and output matrix
 	kept      kept
+	scratch   [][]float32 // of each thread: the states of a pack that is not kept
 
 	forward, backward         *ort.Session // of a block
 	headForward, headBackward *ort.Session
@@ -68,7 +69,7 @@ func Open(lib *ort.Library, file *gguf.File, cfg Config) (*Engine, error) {
 	if cfg.KeepBytes == 0 {
 		cfg.KeepBytes = keepBytes
 	}
-	e := &Engine{cfg: cfg, model: m}
+	e := &Engine{cfg: cfg, model: m, scratch: make([][]float32, cfg.Threads)}
 	if err := e.load(file); err != nil {
 		return nil, err
 	}
@@ -81,7 +82,7 @@ func Open(lib *ort.Library, file *gguf.File, cfg Config) (*Engine, error) {
 		{&e.headForward, forwardHead(m)},
 		{&e.headBackward, backwardHead(m)},
 	} {
-		if *s.session, err = lib.NewSession(s.graph.Model(), ort.Options{Threads: cfg.Threads}); err != nil {
+		if *s.session, err = lib.NewSession(s.graph.Model(), ort.Options{Threads: 1}); err != nil {
 			e.Close()
 			return nil, err
 		}
@@ -153,30 +154,43 @@ func (e *Engine) Logprobs(ctx context.Context, a *trainer.Adapter, sequences []t
 	if err != nil {
 		return nil, nil, err
 	}
+	runs, err := e.runs(sequences)
+	if err != nil {
+		return nil, nil, err
+	}
 	e.kept.begin(a)
-	err = e.each(sequences, func(_ int, part []trainer.Sequence) error {
-		p := pack(e.model, part)
-		memory := e.kept.room(e.size(p.tokens), e.cfg.KeepBytes)
-		s := e.cut(memory, p.tokens)
+	rooms := e.rooms(runs, e.cfg.KeepBytes)
+	packs := make([]*packed, len(runs))
+	logprobs, entropy = make([][][]float32, len(sequences)), make([][]float32, len(sequences))
+	err = e.parallel(ctx, len(runs), func(ctx context.Context, worker, i int) error {
+		r := runs[i]
+		p := pack(e.model, r.sequences)
+		s := e.cut(rooms[i].memory(&e.scratch[worker]), p.tokens)
 		if err := e.pass(ctx, p, lora, s); err != nil {
 			return err
 		}
-		e.kept.add(p, memory, e.cfg.KeepBytes)
 		lp, h, err := e.score(ctx, p, s.x[e.model.Blocks])
 		if err != nil {
 			return err
 		}
-		logprobs = append(logprobs, split(lp, p.wanted, part)...)
-		for _, rows := range split(h, 1, part) {
-			flat := make([]float32, len(rows))
-			for i, r := range rows {
-				flat[i] = r[0]
+		packs[i] = p
+		copy(logprobs[r.at:], split(lp, p.wanted, r.sequences))
+		for k, rows := range split(h, 1, r.sequences) {
+			for _, row := range rows {
+				entropy[r.at+k] = append(entropy[r.at+k], row[0])
 			}
-			entropy = append(entropy, flat)
 		}
 		return nil
 	})
-	return logprobs, entropy, err
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, p := range packs {
+		if rooms[i].keep {
+			e.kept.add(p, rooms[i].x)
+		}
+	}
+	return logprobs, entropy, nil
 }
 
 // Gradient implements trainer.Engine. Right after Logprobs of the same sequences with the same adapter it begins where that one ended.
@@ -185,40 +199,63 @@ func (e *Engine) Gradient(ctx context.Context, a *trainer.Adapter, sequences []t
 	if err != nil {
 		return err
 	}
-	part := grad.Zero() // of one run
-	outs, err := e.adapter(part, gradient)
+	runs, err := e.runs(sequences)
 	if err != nil {
 		return err
+	}
+	parts := make([]part, min(len(runs), e.cfg.Threads))
+	for w := range parts {
+		parts[w].adapter = grad.Zero()
+		if parts[w].tensors, err = e.adapter(parts[w].adapter, gradient); err != nil {
+			return err
+		}
 	}
 	if !e.kept.of(a) {
 		e.kept.begin(a)
 	}
-	return e.each(sequences, func(at int, some []trainer.Sequence) error {
-		p := pack(e.model, some)
-		flat, err := flattenCoef(coef[at:], some)
-		if err != nil {
+	turns := newQueue(len(runs))
+	return e.parallel(ctx, len(runs), func(ctx context.Context, worker, i int) error {
+		r := runs[i]
+		if err := e.gradient(ctx, lora, r, coef[r.at:], worker, parts[worker].tensors); err != nil {
 			return err
 		}
-		memory, ok := e.kept.find(p)
-		if !ok {
-			memory = e.kept.room(e.size(p.tokens), 0)
-		}
-		s := e.cut(memory, p.tokens)
-		if !ok {
-			if err := e.pass(ctx, p, lora, s); err != nil {
-				return err
-			}
-		}
-		d, err := e.scoreBack(ctx, p, s.x[e.model.Blocks], flat)
-		if err != nil {
+		if err := turns.wait(ctx, i); err != nil { // the sum has the same bits in whatever order the packs are done
 			return err
 		}
-		if err := e.passBack(ctx, p, lora, s, d, outs); err != nil {
-			return err
-		}
-		grad.Add(part)
+		grad.Add(parts[worker].adapter)
+		turns.done(i)
 		return nil
 	})
+}
+
+// part is a gradient of one pack: the adapter, and the same memory as outputs of the blocks.
+type part struct {
+	adapter *trainer.Adapter
+	tensors [][]ort.Tensor
+}
+
+// gradient fills in outs, the gradients of a pack.
+func (e *Engine) gradient(ctx context.Context, lora [][]ort.Tensor, r run, coef [][][]float64, worker int, outs [][]ort.Tensor) error {
+	p := pack(e.model, r.sequences)
+	flat, err := flattenCoef(coef, r.sequences)
+	if err != nil {
+		return err
+	}
+	memory, ok := e.kept.find(p)
+	if !ok {
+		memory = sized(&e.scratch[worker], e.size(p.tokens))
+	}
+	s := e.cut(memory, p.tokens)
+	if !ok {
+		if err := e.pass(ctx, p, lora, s); err != nil {
+			return err
+		}
+	}
+	d, err := e.scoreBack(ctx, p, s.x[e.model.Blocks], flat)
+	if err != nil {
+		return err
+	}
+	return e.passBack(ctx, p, lora, s, d, outs)
 }
 
 // flattenCoef lays the coefficients of packed sequences out as [R, K].
@@ -238,31 +275,6 @@ func flattenCoef(coef [][][]float64, sequences []trainer.Sequence) ([]float32, e
 		}
 	}
 	return flat, nil
-}
-
-// each checks the sequences and calls run for as many at once as PackTokens allows, in order; at is the index of the first of them.
-func (e *Engine) each(sequences []trainer.Sequence, run func(at int, some []trainer.Sequence) error) error {
-	wanted := 0
-	for i, s := range sequences {
-		if i == 0 && len(s.Wanted) > 0 {
-			wanted = len(s.Wanted[0])
-		}
-		if err := check(s, e.model, wanted); err != nil {
-			return fmt.Errorf("sequence %d: %w", i, err)
-		}
-	}
-	for at := 0; at < len(sequences); {
-		n, tokens := 1, len(sequences[at].Tokens)
-		for at+n < len(sequences) && tokens+len(sequences[at+n].Tokens) <= e.cfg.PackTokens {
-			tokens += len(sequences[at+n].Tokens)
-			n++
-		}
-		if err := run(at, sequences[at:at+n]); err != nil {
-			return err
-		}
-		at += n
-	}
-	return nil
 }
 
 // Close frees the sessions.

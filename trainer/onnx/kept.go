@@ -10,9 +10,7 @@ import (
 type kept struct {
 	adapter *trainer.Adapter
 	packs   []keptPack
-	bytes   int
 	buffers [][]float32 // of the packs, by their place, used again by the next call
-	scratch []float32   // of a pack that is not kept
 }
 
 type keptPack struct {
@@ -22,33 +20,57 @@ type keptPack struct {
 }
 
 // begin forgets everything; what is kept from now on belongs to a.
-func (k *kept) begin(a *trainer.Adapter) { k.adapter, k.packs, k.bytes = a.Clone(), nil, 0 }
+func (k *kept) begin(a *trainer.Adapter) { k.adapter, k.packs = a.Clone(), nil }
 
 // of reports whether what is kept belongs to such an adapter.
 func (k *kept) of(a *trainer.Adapter) bool {
 	return k.adapter != nil && slices.EqualFunc(k.adapter.A, a.A, slices.Equal) && slices.EqualFunc(k.adapter.B, a.B, slices.Equal)
 }
 
-// room gives memory for n numbers: that of the next pack to be kept or, if there would be more than limit bytes in all then, that of one which is not.
-func (k *kept) room(n, limit int) []float32 {
-	to := &k.scratch
-	if at := len(k.packs); k.bytes+4*n <= limit {
-		if at == len(k.buffers) {
-			k.buffers = append(k.buffers, nil)
-		}
-		to = &k.buffers[at]
-	}
-	if cap(*to) < n {
-		*to = make([]float32, n)
-	}
-	return (*to)[:n]
+// room is memory for the states of a pack.
+type room struct {
+	size int       // numbers
+	keep bool      // x is kept
+	x    []float32 // nil: a thread's own is used
 }
 
-// add keeps what room gave memory for, now that it is filled in.
-func (k *kept) add(p *packed, x []float32, limit int) {
-	if k.bytes+4*len(x) <= limit {
-		k.packs, k.bytes = append(k.packs, keptPack{p.ids, p.cos, x}), k.bytes+4*len(x)
+// rooms has memory for the packs as long as all of it is at most limit bytes; the others use that of their thread.
+func (e *Engine) rooms(runs []run, limit int) []room {
+	list, k := make([]room, len(runs)), &e.kept
+	bytes, kept := 0, 0
+	for i, r := range runs {
+		list[i].size = e.size(r.tokens)
+		if bytes+4*list[i].size > limit {
+			continue
+		}
+		if kept == len(k.buffers) {
+			k.buffers = append(k.buffers, nil)
+		}
+		list[i].keep, list[i].x = true, sized(&k.buffers[kept], list[i].size)
+		bytes, kept = bytes+4*list[i].size, kept+1
 	}
+	return list
+}
+
+// memory is that of the room, or the thread's own.
+func (r room) memory(scratch *[]float32) []float32 {
+	if r.keep {
+		return r.x
+	}
+	return sized(scratch, r.size)
+}
+
+// sized makes a buffer large enough for n numbers.
+func sized(buffer *[]float32, n int) []float32 {
+	if cap(*buffer) < n {
+		*buffer = make([]float32, n)
+	}
+	return (*buffer)[:n]
+}
+
+// add keeps the states of a pack, now that they are filled in.
+func (k *kept) add(p *packed, x []float32) {
+	k.packs = append(k.packs, keptPack{p.ids, p.cos, x})
 }
 
 // find gives what is kept of the same pack.

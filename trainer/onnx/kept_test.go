@@ -56,6 +56,40 @@ func TestKept(t *testing.T) {
 	}
 }
 
+// TestThreads: log-probs, entropies and gradients have the same bits whatever the number of threads, also when some packs are kept and others are not. Method: the same
+// calls with 1 to 4 threads, on packs of different sizes.
+func TestThreads(t *testing.T) {
+	lib, file := library(t), tiny(t, true)
+	r := rand.New(rand.NewPCG(8, 9))
+	list, coef := sequences(r, 9, 12, 5, 7, 20, 3, 11, 16, 4)
+	var a, want *trainer.Adapter
+	var logprobs, entropy any
+	for threads := range 4 {
+		e, err := onnx.Open(lib, file, onnx.Config{Rank: 2, Alpha: 3, Threads: threads + 1, PackTokens: 16, KeepBytes: 16 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a == nil {
+			a = randomAdapter(e, 2, 3, r)
+		}
+		lp, h, err := e.Logprobs(t.Context(), a, list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		grad := a.Zero()
+		if err := e.Gradient(t.Context(), a, list, coef, grad); err != nil {
+			t.Fatal(err)
+		}
+		if want == nil {
+			logprobs, entropy, want = lp, h, grad
+		}
+		if !reflect.DeepEqual([]any{lp, h, grad}, []any{logprobs, entropy, want}) {
+			t.Errorf("%d threads give other bits than one", threads+1)
+		}
+		e.Close()
+	}
+}
+
 // TestManyRows: a response of more rows than the head takes at once is the sum of its parts. Method: one long sequence, and the same cut in two: the first part ends in the
 // middle, and the second has it all as its prompt but for its end. What comes later changes nothing before it.
 func TestManyRows(t *testing.T) {

@@ -52,7 +52,7 @@ type Options struct {
 	Threads int
 }
 
-// Session is a loaded graph. One Run at a time.
+// Session is a loaded graph. Runs may overlap.
 type Session struct {
 	lib     *Library
 	session uintptr
