@@ -1,7 +1,10 @@
 package processors
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -19,12 +22,14 @@ const (
 	TokenOptimal Selection = "token_optimal"
 	// Shortest takes the first candidate, and asks the teacher about no other.
 	Shortest Selection = "shortest"
+	// Random takes one of the candidates by lot, which the turn's id draws: the control of the other selections.
+	Random Selection = "random"
 	// unscored is what HintSelected names when no teacher scored: the shortest hint.
 	unscored Selection = "unscored"
 )
 
 // Selections lists what may be configured, the default first.
-func Selections() []Selection { return []Selection{SequenceOptimal, TokenOptimal, Shortest} }
+func Selections() []Selection { return []Selection{SequenceOptimal, TokenOptimal, Shortest, Random} }
 
 // overlapsOf is O[h,t] = |S_q(t) and S_p(t,h)| for each candidate's teacher: [candidates][tokens]. Nil when the student or the teacher has no
 // top-k to compare.
@@ -98,23 +103,32 @@ func selectHints(selection Selection, overlaps [][]int, n int) []int {
 		for t := range star {
 			star[t] = best
 		}
-	case Shortest, unscored: // the first everywhere
+	case Shortest, Random, unscored: // the first everywhere; choose draws
 	}
 	return star
 }
 
 // choose fills in the hint that the scores select. Without any top-k to compare it is the shortest, and says so.
 func choose(selected *schemas.HintSelected, selection Selection, t taught) {
-	if t.overlaps == nil {
+	if t.overlaps == nil && selection != Random {
 		selection = Shortest
 	}
 	star := selectHints(selection, t.overlaps, len(t.scores[0].GetLogprobs()))
+	if selection == Random {
+		star = slices.Repeat([]int{draw(selected.GetTurnId(), len(t.scores))}, len(star))
+	}
 	at := mostFrequent(star, len(t.scores))
 	selected.Selection, selected.CandidateIndex, selected.Hint = string(selection), uint32(at), t.scores[at].GetHint() //nolint:gosec // candidates are few
 	selected.Teacher = t.scores[at]
 	if selection == TokenOptimal {
 		selected.Teacher = composite(t, star, at)
 	}
+}
+
+// draw is one of n by lot. The turn's id decides, so that the same turn draws the same again.
+func draw(turnID string, n int) int {
+	h := sha256.Sum256([]byte(turnID))
+	return int(binary.BigEndian.Uint64(h[:8]) % uint64(n)) //nolint:gosec // candidates are few
 }
 
 // mostFrequent is the candidate that most positions chose; a tie goes to the first.

@@ -257,7 +257,7 @@ func TestReplayOfATeacher(t *testing.T) {
 	scored, absent := 0, map[string]int{}
 	for seed := range uint64(60) {
 		events := taughtEvents(seed, 100)
-		selection := Selections()[seed%3]
+		selection := Selections()[seed%uint64(len(Selections()))]
 		teacher := teacherCalls(func(ctx context.Context, q TeacherQuery) ([]*schemas.TeacherScored, error) {
 			if q.Turn.GetTurnIndex()%5 == 4 {
 				return nil, Permanent(errors.New("the model is gone"))

@@ -703,7 +703,7 @@ type HintSelected struct {
 	// All accepted candidates, shortest first, at most M.
 	Candidates     []string `protobuf:"bytes,3,rep,name=candidates,proto3" json:"candidates,omitempty"`
 	CandidateIndex uint32   `protobuf:"varint,4,opt,name=candidate_index,json=candidateIndex,proto3" json:"candidate_index,omitempty"`
-	// How the hint was chosen: sequence_optimal, token_optimal or shortest; "unscored" without a teacher.
+	// How the hint was chosen: sequence_optimal, token_optimal, shortest or random; "unscored" without a teacher.
 	Selection string `protobuf:"bytes,5,opt,name=selection,proto3" json:"selection,omitempty"`
 	// The scores under the selected hint (token_optimal: under the best hint at each token); absent without a teacher.
 	Teacher *TeacherScored `protobuf:"bytes,6,opt,name=teacher,proto3,oneof" json:"teacher,omitempty"`

@@ -62,7 +62,7 @@ type Globals struct {
 	Direct struct {
 		Finders   []string `help:"Hint finders in the order in which they are asked: rules, openai." default:"rules"`
 		Teacher   string   `help:"Who scores the responses under each hint, where a policy engine runs: reference (the model without adapter), newest, sampling (the version that sampled), none." enum:"reference,newest,sampling,none" default:"reference"`
-		Selection string   `help:"How one of several hints is selected: sequence_optimal, token_optimal, shortest." enum:"sequence_optimal,token_optimal,shortest" default:"sequence_optimal"`
+		Selection string   `help:"How one of several hints is selected: sequence_optimal, token_optimal, shortest, random." enum:"sequence_optimal,token_optimal,shortest,random" default:"sequence_optimal"`
 	} `embed:"" prefix:"direct-" group:"Derivation"`
 
 	Judge struct {
