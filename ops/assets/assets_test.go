@@ -87,7 +87,7 @@ func TestLockFileRefuses(t *testing.T) {
 // nobody; a file that was changed or lost is found, and fetched again. Method: fake clients, an asset of each ecosystem.
 func TestEnsure(t *testing.T) {
 	r := newRegistry(t)
-	list := r.three(t)
+	list := r.kinds(t)
 	var progress bytes.Buffer
 	s := openStore(t, list, Options{Progress: &progress})
 	if err := s.Ensure(t.Context()); err != nil {
@@ -95,7 +95,7 @@ func TestEnsure(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		s.Dir("server") + "/bin/server": "program", s.Dir("server") + "/lib/libx.so.1": "library", s.Dir("model") + "/model/weights.bin": "weights",
-		s.Dir("jars") + "/a-3.jar": "jar a", s.Dir("jars") + "/b-3.jar": "jar b",
+		s.Dir("jars") + "/a-3.jar": "jar a", s.Dir("jars") + "/b-3.jar": "jar b", s.Dir("container") + "/c.onnx": "graph",
 	} {
 		if got, err := os.ReadFile(path); err != nil || string(got) != want {
 			t.Errorf("%s: %q, %v; want %q", path, got, err, want)
@@ -103,6 +103,9 @@ func TestEnsure(t *testing.T) {
 	}
 	if info, err := os.Stat(s.Dir("server") + "/bin/server"); err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("mode of the program: %v, %v", info.Mode(), err)
+	}
+	if _, err := os.Lstat(s.Dir("container") + "/META-INF"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file outside of take was unpacked from a jar: %v", err)
 	}
 	if _, err := os.Lstat(s.Dir("server") + "/pgxs"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a file outside of take was unpacked: %v", err)
@@ -112,6 +115,9 @@ func TestEnsure(t *testing.T) {
 		if !strings.Contains(calls, want) {
 			t.Errorf("no %q in the calls %s", want, calls)
 		}
+	}
+	if pom := r.poms(t); !strings.Contains(pom["container"], "<exclusion>") || strings.Contains(pom["jars"], "<exclusion>") {
+		t.Errorf("only what is taken apart comes without what it depends on: %v", pom)
 	}
 	for _, want := range []string{"server ready", "model ready", "jars ready"} {
 		if !strings.Contains(progress.String(), want) {
@@ -163,7 +169,7 @@ func TestFailures(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRegistry(t)
-			s := openStore(t, r.three(t), Options{})
+			s := openStore(t, r.kinds(t), Options{})
 			r.hook(t, c.hook)
 			err := s.Ensure(t.Context())
 			if err == nil || !strings.Contains(err.Error(), c.want) || c.is != nil && !errors.Is(err, c.is) {
@@ -188,7 +194,7 @@ func TestFailures(t *testing.T) {
 // Goal: without the client the error names it and the command that installs it. Method: an empty PATH.
 func TestMissingClient(t *testing.T) {
 	r := newRegistry(t)
-	s := openStore(t, r.three(t), Options{})
+	s := openStore(t, r.kinds(t), Options{})
 	t.Setenv("PATH", t.TempDir())
 	err := s.Ensure(t.Context())
 	if !errors.Is(err, ErrClientMissing) {
@@ -204,7 +210,7 @@ func TestMissingClient(t *testing.T) {
 // Goal: another platform's asset is refused in words, but its archives can be fetched for that machine. Method: an asset for a platform that nobody has.
 func TestUnsupportedPlatform(t *testing.T) {
 	r := newRegistry(t)
-	list := r.three(t)
+	list := r.kinds(t)
 	list[0].Platform = "plan9/mips"
 	s := openStore(t, list, Options{})
 	if err := s.Ensure(t.Context(), "server"); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "plan9/mips") {
@@ -219,7 +225,7 @@ func TestUnsupportedPlatform(t *testing.T) {
 // away, use it; then spoil an archive.
 func TestPrefetched(t *testing.T) {
 	r := newRegistry(t)
-	list := r.three(t)
+	list := r.kinds(t)
 	dir := t.TempDir()
 	if err := openStore(t, list, Options{}).Download(t.Context(), dir); err != nil {
 		t.Fatal(err)
@@ -250,7 +256,7 @@ func TestPrefetched(t *testing.T) {
 // as between processes.
 func TestTogether(t *testing.T) {
 	r := newRegistry(t)
-	list := r.three(t)[:1]
+	list := r.kinds(t)[:1]
 	r.hook(t, "sleep 0.3")
 	cache := t.TempDir()
 	var wg sync.WaitGroup
@@ -271,7 +277,7 @@ func TestTogether(t *testing.T) {
 // Goal: ctx ends a fetch, and the client with it. Method: a client that would run for a minute, cancelled once it runs.
 func TestCancel(t *testing.T) {
 	r := newRegistry(t)
-	s := openStore(t, r.three(t)[:1], Options{})
+	s := openStore(t, r.kinds(t)[:1], Options{})
 	r.hook(t, `echo $$ > "$REGISTRY_CALLED.pid"; sleep 60`)
 	ctx, cancel := context.WithCancel(t.Context())
 	got := make(chan error, 1)
@@ -287,7 +293,7 @@ func TestCancel(t *testing.T) {
 // its own, its client waits; SIGKILL; then Ensure here.
 func TestKilled(t *testing.T) {
 	r := newRegistry(t)
-	list := r.three(t)
+	list := r.kinds(t)
 	data, err := json.Marshal(list)
 	if err != nil {
 		t.Fatal(err)

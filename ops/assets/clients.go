@@ -53,7 +53,7 @@ func pipArgs(a Asset, _, out string) ([]string, error) {
 	return append(append(args, a.Options...), a.Packages...), nil
 }
 
-// pom is the project that asks Maven for the packages, with everything that they depend on.
+// pom is the project that asks Maven for the packages.
 type pom struct {
 	XMLName      xml.Name   `xml:"project"`
 	Namespace    string     `xml:"xmlns,attr"`
@@ -69,6 +69,13 @@ type artifact struct {
 	GroupID    string `xml:"groupId"`
 	ArtifactID string `xml:"artifactId"`
 	Version    string `xml:"version"`
+	// Exclusions of what the artifact depends on; none: everything comes along.
+	Exclusions []exclusion `xml:"exclusions>exclusion"`
+}
+
+type exclusion struct {
+	GroupID    string `xml:"groupId"`
+	ArtifactID string `xml:"artifactId"`
 }
 
 func mavenArgs(a Asset, work, out string) ([]string, error) {
@@ -78,7 +85,11 @@ func mavenArgs(a Asset, work, out string) ([]string, error) {
 		if len(gav) != 3 {
 			return nil, fmt.Errorf("lock.json: %q: want group:artifact:version", spec)
 		}
-		p.Dependencies = append(p.Dependencies, artifact{GroupID: gav[0], ArtifactID: gav[1], Version: gav[2]})
+		d := artifact{GroupID: gav[0], ArtifactID: gav[1], Version: gav[2]}
+		if a.container() {
+			d.Exclusions = []exclusion{{"*", "*"}}
+		}
+		p.Dependencies = append(p.Dependencies, d)
 	}
 	data, err := xml.MarshalIndent(p, "", "  ")
 	if err != nil {

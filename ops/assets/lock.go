@@ -26,6 +26,14 @@ const (
 	SmolLM2 = "smollm2"
 	// ONNXRuntime holds ONNXRuntimeFile.
 	ONNXRuntime = "onnxruntime"
+	// MiniLM holds MiniLMFile and MiniLMTokenizerFile.
+	MiniLM = "minilm"
+)
+
+// MiniLMFile is the embedding model in the asset MiniLM, MiniLMTokenizerFile its tokenizer in the form of Hugging Face.
+const (
+	MiniLMFile          = "all-minilm-l6-v2-q.onnx"
+	MiniLMTokenizerFile = "all-minilm-l6-v2-q-tokenizer.json"
 )
 
 // ONNXRuntimeFile is the library in the asset ONNXRuntime.
@@ -47,7 +55,8 @@ type Asset struct {
 	Platform string `json:"platform"`
 	// Ecosystem says which client fetches it: npm, pip or maven.
 	Ecosystem string `json:"ecosystem"`
-	// Packages as the client takes them: name@version (npm), name==version (pip), group:artifact:version (maven, with what it depends on).
+	// Packages as the client takes them: name@version (npm), name==version (pip), group:artifact:version (maven). Maven brings what a package depends on too,
+	// and the jars are used as they are; but with Take, the package is a container of files: it comes alone and is unpacked.
 	Packages []string `json:"packages"`
 	// Options go to the client as they are, such as pip's --platform.
 	Options []string `json:"options,omitempty"`
@@ -83,6 +92,9 @@ func (a Asset) Bytes() int64 {
 func (a Asset) Supported() bool {
 	return a.Platform == "any" || a.Platform == runtime.GOOS+"/"+runtime.GOARCH
 }
+
+// container says that a jar is wanted for the files in it, not as a library.
+func (a Asset) container() bool { return a.Ecosystem == "maven" && len(a.Take) > 0 }
 
 // folder is the asset's name in the cache. It changes with anything in the entry that changes the content.
 func (a Asset) folder() string {

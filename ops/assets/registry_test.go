@@ -28,6 +28,7 @@ const fakeClient = `#!/bin/sh
 echo "$0 $*" >> "$REGISTRY_CALLED"
 for a in "$@"; do
   case "$a" in
+    */pom.xml) cp "$a" "$REGISTRY_CALLED.pom.$(grep -o 'artifactId>[a-z]*' "$a" | head -1 | cut -d'>' -f2)" ;;
     --pack-destination=*|--dest=*|-DoutputDirectory=*) out="${a#*=}" ;;
   esac
 done
@@ -71,6 +72,24 @@ func (r *registry) calls(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// poms are the projects that Maven was given, by asset.
+func (r *registry) poms(t *testing.T) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob(r.called + ".pom.*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	poms := map[string]string{}
+	for _, p := range paths {
+		text, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		poms[strings.TrimPrefix(p, r.called+".pom.")] = string(text)
+	}
+	return poms
 }
 
 func (r *registry) add(t *testing.T, name string, data []byte) Archive {
@@ -138,8 +157,8 @@ func sortedKeys(m map[string]string) []string {
 	return keys
 }
 
-// three is an asset of each ecosystem.
-func (r *registry) three(t *testing.T) []Asset {
+// kinds are an asset of each ecosystem, and a jar that only contains files.
+func (r *registry) kinds(t *testing.T) []Asset {
 	t.Helper()
 	links := `[{"source":"native/lib/libx.so.1.2","target":"native/lib/libx.so.1"},{"source":"native/pgxs/a","target":"native/pgxs/b"}]`
 	return []Asset{
@@ -160,6 +179,10 @@ func (r *registry) three(t *testing.T) []Asset {
 		{
 			Name: "jars", Version: "3", Licence: "MIT", Platform: "any", Ecosystem: "maven", Packages: []string{"g:a:3", "g:b:3"},
 			Archives: []Archive{r.add(t, "a-3.jar", []byte("jar a")), r.add(t, "b-3.jar", []byte("jar b"))},
+		},
+		{
+			Name: "container", Version: "4", Licence: "MIT", Platform: "any", Ecosystem: "maven", Packages: []string{"g:c:4"}, Take: []string{"c.onnx"},
+			Archives: []Archive{r.add(t, "c-4.jar", wheel(t, map[string]string{"c.onnx": "graph", "META-INF/MANIFEST.MF": ""}))},
 		},
 	}
 }

@@ -32,11 +32,11 @@ func unpack(ctx context.Context, a Asset, downloads, dir string) error {
 	u := &unpacker{ctx: ctx, asset: a, root: root}
 	for _, f := range a.Archives {
 		path := filepath.Join(downloads, f.File)
-		switch a.Ecosystem {
-		case "npm":
+		switch {
+		case a.Ecosystem == "npm":
 			err = u.tarball(path)
-		case "pip":
-			err = u.wheel(path)
+		case a.Ecosystem == "pip" || a.container():
+			err = u.archive(path)
 		default: // a jar is used as it is
 			err = u.whole(path, f.File)
 		}
@@ -134,7 +134,8 @@ func (u *unpacker) tarball(archive string) error {
 	}
 }
 
-func (u *unpacker) wheel(archive string) error {
+// archive unpacks a wheel or a jar: both are zip files.
+func (u *unpacker) archive(archive string) error {
 	z, err := zip.OpenReader(archive)
 	if err != nil {
 		return err
