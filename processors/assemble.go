@@ -44,6 +44,7 @@ func Assemble(closed, judged, hint schemas.Event) schemas.Event {
 	}
 	if selected != nil {
 		sample.Hint, sample.Teacher, sample.TeacherAbsentReason = &selected.Hint, selected.Teacher, selected.TeacherAbsentReason
+		sample.Standing = selected.Standing
 	}
 	switch {
 	case selected != nil && scored:

@@ -35,6 +35,8 @@ type DirectConfig struct {
 	Selection Selection
 	// Contexts bounds how the teacher's contexts are found; without a teacher it is not used.
 	Contexts ContextsConfig
+	// Standing votes for the hints of a user that stand; nil: hints are of their own turn only.
+	Standing StandingVoter
 	// Candidates is the most hints that are kept. Default 3.
 	Candidates int
 	// Workers bounds the turns that are handled at once. Default 1; more for finders and a teacher that wait.
@@ -64,6 +66,7 @@ func (c DirectConfig) Validate() error {
 type Direct struct {
 	finders    []Finder
 	teacher    Teacher
+	stands     StandingVoter
 	selection  Selection
 	candidates int
 	contexts   *contexts
@@ -72,7 +75,7 @@ type Direct struct {
 // NewDirect makes the processor of one partition of turns.
 func NewDirect(cfg DirectConfig) *Direct {
 	d := &Direct{
-		finders: cfg.Finders, teacher: cfg.Teacher, selection: or(cfg.Selection, SequenceOptimal),
+		finders: cfg.Finders, teacher: cfg.Teacher, stands: cfg.Standing, selection: or(cfg.Selection, SequenceOptimal),
 		candidates: or(cfg.Candidates, DefaultCandidates), contexts: newContexts(cfg.Contexts),
 	}
 	if len(d.finders) == 0 {
@@ -109,10 +112,18 @@ func (p *Direct) Process(ctx context.Context, e schemas.Event) ([]schemas.Event,
 	if err != nil {
 		return nil, err
 	}
+	candidates, finder := Candidates(decided.votes, p.candidates), decided.finder
+	standing, err := p.standing(ctx, e, turn, candidates)
+	if err != nil {
+		return nil, err
+	}
+	if standing != nil {
+		candidates, finder = withStanding(candidates, finder, standing.GetHint())
+		votes = append(votes, standing)
+	}
 	for i, v := range votes {
 		emit(v, i)
 	}
-	candidates := Candidates(decided.votes, p.candidates)
 	if len(candidates) == 0 {
 		emit(&schemas.HintAbsent{TurnId: turn.GetTurnId(), Reason: absentReason(turn, votes, decided.votes), TurnOffset: offset}, 0)
 		return out, nil
@@ -122,7 +133,10 @@ func (p *Direct) Process(ctx context.Context, e schemas.Event) ([]schemas.Event,
 		return nil, err
 	}
 	selected := &schemas.HintSelected{
-		TurnId: turn.GetTurnId(), Candidates: candidates, Hint: candidates[0], Selection: string(unscored), Finder: decided.finder, TurnOffset: offset,
+		TurnId: turn.GetTurnId(), Candidates: candidates, Hint: candidates[0], Selection: string(unscored), Finder: finder, TurnOffset: offset,
+	}
+	if standing != nil {
+		selected.Standing = &standing.Hint
 	}
 	if t.absent != "" {
 		selected.TeacherAbsentReason = &t.absent

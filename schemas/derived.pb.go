@@ -711,8 +711,10 @@ type HintSelected struct {
 	TeacherAbsentReason *string `protobuf:"bytes,7,opt,name=teacher_absent_reason,json=teacherAbsentReason,proto3,oneof" json:"teacher_absent_reason,omitempty"`
 	Finder              string  `protobuf:"bytes,8,opt,name=finder,proto3" json:"finder,omitempty"`
 	TurnOffset          uint64  `protobuf:"varint,9,opt,name=turn_offset,json=turnOffset,proto3" json:"turn_offset,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// The end of hint (and of each candidate) that is from the user's standing hints, or all of it; absent: none of it is.
+	Standing      *string `protobuf:"bytes,10,opt,name=standing,proto3,oneof" json:"standing,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HintSelected) Reset() {
@@ -808,6 +810,13 @@ func (x *HintSelected) GetTurnOffset() uint64 {
 	return 0
 }
 
+func (x *HintSelected) GetStanding() string {
+	if x != nil && x.Standing != nil {
+		return *x.Standing
+	}
+	return ""
+}
+
 // HintAbsent: no hint was accepted.
 type HintAbsent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -889,6 +898,8 @@ type SampleAssembled struct {
 	User          *string   `protobuf:"bytes,13,opt,name=user,proto3,oneof" json:"user,omitempty"`
 	Group         *string   `protobuf:"bytes,14,opt,name=group,proto3,oneof" json:"group,omitempty"`
 	TurnIndex     uint32    `protobuf:"varint,15,opt,name=turn_index,json=turnIndex,proto3" json:"turn_index,omitempty"`
+	// As in HintSelected.
+	Standing      *string `protobuf:"bytes,16,opt,name=standing,proto3,oneof" json:"standing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1026,6 +1037,13 @@ func (x *SampleAssembled) GetTurnIndex() uint32 {
 		return x.TurnIndex
 	}
 	return 0
+}
+
+func (x *SampleAssembled) GetStanding() string {
+	if x != nil && x.Standing != nil {
+		return *x.Standing
+	}
+	return ""
 }
 
 // TurnSkipped: the turn gives no sample, and why.
@@ -1467,7 +1485,7 @@ const file_nextstate_v1_derived_proto_rawDesc = "" +
 	"\x13logprobs_at_student\x18\b \x03(\x02R\x11logprobsAtStudent\x12\x18\n" +
 	"\aoverlap\x18\t \x01(\x04R\aoverlap\x12!\n" +
 	"\fhint_indexes\x18\n" +
-	" \x03(\rR\vhintIndexes\"\xf6\x02\n" +
+	" \x03(\rR\vhintIndexes\"\xa4\x03\n" +
 	"\fHintSelected\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x12\n" +
 	"\x04hint\x18\x02 \x01(\tR\x04hint\x12\x1e\n" +
@@ -1480,16 +1498,19 @@ const file_nextstate_v1_derived_proto_rawDesc = "" +
 	"\x15teacher_absent_reason\x18\a \x01(\tH\x01R\x13teacherAbsentReason\x88\x01\x01\x12\x16\n" +
 	"\x06finder\x18\b \x01(\tR\x06finder\x12\x1f\n" +
 	"\vturn_offset\x18\t \x01(\x04R\n" +
-	"turnOffsetB\n" +
+	"turnOffset\x12\x1f\n" +
+	"\bstanding\x18\n" +
+	" \x01(\tH\x02R\bstanding\x88\x01\x01B\n" +
 	"\n" +
 	"\b_teacherB\x18\n" +
-	"\x16_teacher_absent_reason\"^\n" +
+	"\x16_teacher_absent_reasonB\v\n" +
+	"\t_standing\"^\n" +
 	"\n" +
 	"HintAbsent\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1f\n" +
 	"\vturn_offset\x18\x03 \x01(\x04R\n" +
-	"turnOffset\"\xd5\x05\n" +
+	"turnOffset\"\x83\x06\n" +
 	"\x0fSampleAssembled\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12,\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x18.nextstate.v1.SampleKindR\x04kind\x12\x16\n" +
@@ -1508,7 +1529,8 @@ const file_nextstate_v1_derived_proto_rawDesc = "" +
 	"\x04user\x18\r \x01(\tH\aR\x04user\x88\x01\x01\x12\x19\n" +
 	"\x05group\x18\x0e \x01(\tH\bR\x05group\x88\x01\x01\x12\x1d\n" +
 	"\n" +
-	"turn_index\x18\x0f \x01(\rR\tturnIndexB\x0e\n" +
+	"turn_index\x18\x0f \x01(\rR\tturnIndex\x12\x1f\n" +
+	"\bstanding\x18\x10 \x01(\tH\tR\bstanding\x88\x01\x01B\x0e\n" +
 	"\f_step_rewardB\a\n" +
 	"\x05_hintB\n" +
 	"\n" +
@@ -1518,7 +1540,8 @@ const file_nextstate_v1_derived_proto_rawDesc = "" +
 	"\t_samplingB\x11\n" +
 	"\x0f_policy_versionB\a\n" +
 	"\x05_userB\b\n" +
-	"\x06_group\">\n" +
+	"\x06_groupB\v\n" +
+	"\t_standing\">\n" +
 	"\vTurnSkipped\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xeb\x02\n" +
