@@ -1,0 +1,190 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nextstate-rl/nextstate/schemas"
+)
+
+// Learning is what a reader of the log knows of one tenant's training: which turns became samples, which samples an update took, what was published. The demo
+// and the evaluation wait by it (Pace). Safe for concurrent use.
+type Learning struct {
+	tenant string
+
+	mu      sync.Mutex
+	changed chan struct{}             // closed and replaced at each change
+	seen    map[string]bool           // ids of events: the log may hold one twice
+	decided map[string]int            // turns of each session that became a sample or were skipped
+	samples int                       // turns that became a sample, and rehearsed replies
+	refused int                       // samples that the trainer refused
+	updates map[string]*UpdateLearned // by the id of UpdateStarted
+	stood   []string
+	ended   []*schemas.RehearsalEnded
+}
+
+// UpdateLearned is one update as the log tells it.
+type UpdateLearned struct {
+	Number uint64
+	// Samples that it took.
+	Samples int
+	// Version is empty until it was published, with the metrics. Skipped: it came to nothing.
+	Version string
+	Metrics map[string]float64
+	Skipped bool
+}
+
+// Learned is what was learned up to a moment.
+type Learned struct {
+	// Decided turns of each session: those that became a sample or were skipped.
+	Decided map[string]int
+	// Waiting samples were not taken by an update yet; Running updates have published nothing yet; Skipped ones never will.
+	Waiting, Running, Skipped int
+	// Published updates, in their order.
+	Published []UpdateLearned
+	// Stood are the event ids of the standing hints, and Rehearsed what came of the rehearsals, both as they came.
+	Stood     []string
+	Rehearsed []*schemas.RehearsalEnded
+}
+
+// NewLearning knows nothing of the tenant yet: have it Follow the log.
+func NewLearning(tenant string) *Learning {
+	return &Learning{
+		tenant: tenant, changed: make(chan struct{}), seen: map[string]bool{}, decided: map[string]int{}, updates: map[string]*UpdateLearned{},
+	}
+}
+
+// Follow reads the log from its beginning until ctx ends.
+func (l *Learning) Follow(ctx context.Context, log schemas.Reader) error {
+	readers, ctx := errgroup.WithContext(ctx)
+	for _, topic := range []string{schemas.TopicSamples, schemas.TopicPolicies, schemas.TopicStanding, schemas.TopicDeadLetters} {
+		bounds, err := log.Bounds(ctx, topic)
+		if err != nil {
+			return err
+		}
+		for partition, b := range bounds {
+			readers.Go(func() error { return l.read(ctx, log, topic, partition, b.First) })
+		}
+	}
+	return readers.Wait()
+}
+
+func (l *Learning) read(ctx context.Context, log schemas.Reader, topic string, partition int, from int64) error {
+	cursor, err := log.Open(ctx, topic, partition, from)
+	if err != nil {
+		return err
+	}
+	defer cursor.Close()
+	for {
+		records, err := cursor.Next(ctx, 100)
+		if errors.Is(err, context.Canceled) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, r := range records {
+			if tenant, _, ok := schemas.SplitKey(r.Key); !ok || tenant != l.tenant {
+				continue
+			}
+			e, err := schemas.Decode(r)
+			if err != nil {
+				return err
+			}
+			l.take(e)
+		}
+	}
+}
+
+// take takes in one event.
+func (l *Learning) take(e schemas.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.seen[e.ID] {
+		return
+	}
+	l.seen[e.ID] = true
+	switch p := e.Payload.(type) {
+	case *schemas.SampleAssembled:
+		l.samples++
+		l.decided[e.Session]++
+	case *schemas.TurnSkipped:
+		l.decided[e.Session]++
+	case *schemas.UpdateStarted:
+		u := l.update(e.ID)
+		u.Number, u.Samples = p.GetUpdate(), len(p.GetSampleIds())
+	case *schemas.PolicyPublished:
+		u := l.update(p.GetUpdateId())
+		u.Number, u.Version, u.Metrics = p.GetUpdate(), e.ID, p.GetMetrics()
+	case *schemas.UpdateSkipped:
+		u := l.update(p.GetUpdateId())
+		u.Number, u.Skipped = p.GetUpdate(), true
+	case *schemas.HintStood:
+		l.stood = append(l.stood, e.ID)
+	case *schemas.RehearsalEnded:
+		l.ended = append(l.ended, p)
+	case *schemas.DeadLettered:
+		if p.GetStage() == "train" {
+			l.refused++
+		}
+	default:
+		return
+	}
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+func (l *Learning) update(id string) *UpdateLearned {
+	if l.updates[id] == nil {
+		l.updates[id] = new(UpdateLearned)
+	}
+	return l.updates[id]
+}
+
+func (l *Learning) learned() Learned {
+	now := Learned{Decided: l.decided, Waiting: l.samples - l.refused, Stood: l.stood, Rehearsed: l.ended}
+	for _, u := range l.updates {
+		now.Waiting -= u.Samples
+		switch {
+		case u.Skipped:
+			now.Skipped++
+		case u.Version == "":
+			now.Running++
+		default:
+			now.Published = append(now.Published, *u)
+		}
+	}
+	slices.SortFunc(now.Published, func(a, b UpdateLearned) int { return int(a.Number) - int(b.Number) }) //nolint:gosec // small
+	return now
+}
+
+// Until waits until holds does, which is called under the lock and keeps nothing that it is given. It returns the cause of ctx's end, if that comes first.
+func (l *Learning) Until(ctx context.Context, holds func(Learned) bool) error {
+	for {
+		l.mu.Lock()
+		ok, changed := holds(l.learned()), l.changed
+		l.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Now is what was learned so far; it is the caller's.
+func (l *Learning) Now() Learned {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.learned()
+	now.Decided, now.Stood, now.Rehearsed = maps.Clone(now.Decided), slices.Clone(now.Stood), slices.Clone(now.Rehearsed)
+	return now
+}
