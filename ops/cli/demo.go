@@ -19,7 +19,7 @@ type Demo struct {
 	Keep bool `help:"Keep the data folder, to look around in it afterwards."`
 
 	Logs        bool          `help:"Import bundled transcripts, derive, ask SQL, replay; nothing is served or trained."`
-	Persona     string        `help:"Who talks: student, ta." default:"student"`
+	Persona     string        `help:"Who talks: student, ta, teacher." default:"student"`
 	Objective   string        `help:"Preset of the training; none: nothing is trained." default:"default"`
 	Sessions    int           `help:"Most sessions." default:"24"`
 	Turns       int           `help:"Most judged replies in a session." default:"3"`

@@ -50,8 +50,8 @@ func (d Demo) live(ctx context.Context, g *Globals, start time.Time) error {
 		return fmt.Errorf("--persona: %w", err)
 	}
 	l := &live{g: g, learning: newLearning(), limit: start.Add(d.Limit), plan: personas.Plan{
-		Persona: persona, Sessions: d.Sessions, Turns: d.Turns, Aligned: demoAligned, Seed: d.Seed, Temperature: d.Temperature, MaxTokens: d.MaxTokens,
-		Prefix: "demo", Control: policy.Base,
+		Persona: persona, Half: personas.Tuning, Sessions: d.Sessions, Turns: d.Turns, Aligned: demoAligned, Seed: d.Seed, Temperature: d.Temperature, MaxTokens: d.MaxTokens,
+		Prefix: "demo", User: persona.Name, Control: policy.Base,
 	}}
 	if err := l.plan.Validate(); err != nil {
 		return err

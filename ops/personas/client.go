@@ -34,9 +34,11 @@ func NewClient(base, key string) *Client {
 type Ask struct {
 	// Model is "policy", or a version.
 	Model string
-	// Session is the session's id. Side: the turn is recorded and not learned from.
+	// Session is the session's id; empty: the server makes one. Side: the turn is recorded and not learned from.
 	Session string
 	Side    bool
+	// User is who asks; empty: nobody in particular.
+	User string
 
 	Messages    []Message
 	Temperature float64
@@ -55,13 +57,18 @@ type Reply struct {
 
 // Complete asks for one reply. Errors are those of the transport or of the server, with the server's words.
 func (c *Client) Complete(ctx context.Context, a Ask) (Reply, error) {
-	header := http.Header{"X-Nextstate-Session": {a.Session}}
+	header := http.Header{}
+	if a.Session != "" {
+		header.Set("X-Nextstate-Session", a.Session)
+	}
 	if a.Side {
 		header.Set("X-Nextstate-Turn-Kind", "side")
 	}
-	answer, version, err := c.post(ctx, "/v1/chat/completions", header, map[string]any{
-		"model": a.Model, "messages": a.Messages, "temperature": a.Temperature, "max_tokens": a.MaxTokens, "seed": a.Seed,
-	})
+	body := map[string]any{"model": a.Model, "messages": a.Messages, "temperature": a.Temperature, "max_tokens": a.MaxTokens, "seed": a.Seed}
+	if a.User != "" {
+		body["user"] = a.User
+	}
+	answer, version, err := c.post(ctx, "/v1/chat/completions", header, body)
 	if err != nil {
 		return Reply{}, err
 	}

@@ -12,6 +12,9 @@ const (
 	// guardTokens is the least length of a reply, repeatedMax the share of its word 3-grams that may be repetitions.
 	guardTokens = 20
 	repeatedMax = 0.2
+	// FluencyFloor is the least mean log-prob, in nats a token at temperature 1 under the base model, of a reply that counts. Of the base model's own replies
+	// to the personas about 2 in 100 are below it (docs/learning.md).
+	FluencyFloor = -2.0
 )
 
 var refusal = regexp.MustCompile(`(?i)\b(?:i (?:can ?not|can't|am unable to|am not able to|won't) (?:help|assist|answer|provide|solve|do|fulfil|comply)|i'm (?:sorry|unable|not able)|i am sorry|` +

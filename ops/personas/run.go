@@ -32,16 +32,14 @@ func (r *Result) Satisfied() (policy, control int) {
 
 // Run holds session after session until the policy is aligned or the sessions are used up. After each it calls after, in which the caller may wait for
 // what the session sets going, and say with ErrEnough that it was the last. On another error the result holds the sessions that were completed.
-func (p Plan) Run(ctx context.Context, c *Client, after func(context.Context, *Session) error) (*Result, error) {
+func (p *Plan) Run(ctx context.Context, c *Client, after func(context.Context, *Session) error) (*Result, error) {
 	result := new(Result)
 	if err := p.Validate(); err != nil {
 		return result, err
 	}
-	problems := Problems(p.Seed, Examples+p.Sessions) // the examples are never asked about
-	examples := [Examples]Problem(problems)
 	policy, control := streak{need: p.Aligned}, streak{need: p.Aligned}
 	for i := range p.Sessions {
-		s, err := p.talk(ctx, c, i+1, examples, problems[Examples+i])
+		s, err := p.Talk(ctx, c, i+1)
 		if err != nil {
 			return result, err
 		}

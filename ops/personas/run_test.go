@@ -5,17 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
-
-	"github.com/nextstate-rl/nextstate/processors"
-	"github.com/nextstate-rl/nextstate/schemas"
 )
 
 func calculate(t *testing.T, sum string) int {
@@ -44,7 +39,7 @@ func calculate(t *testing.T, sum string) int {
 
 // asked is one request that the scripted policy got.
 type asked struct {
-	Model       string
+	Model, User string
 	Messages    []Message
 	Temperature float64
 	MaxTokens   int `json:"max_tokens"`
@@ -108,13 +103,13 @@ func problemOf(a asked) string {
 	return a.Messages[opening-1].Content
 }
 
-func studentPlan(t *testing.T, sessions int) Plan {
+func studentPlan(t *testing.T, sessions int) *Plan {
 	t.Helper()
 	p, err := Named("student")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Plan{Persona: p, Sessions: sessions, Turns: 3, Aligned: 3, Seed: 11, Temperature: 0.6, MaxTokens: 64, Prefix: "t", Control: "base"}
+	return &Plan{Persona: p, Half: Tuning, Sessions: sessions, Turns: 3, Aligned: 3, Seed: 11, Temperature: 0.6, MaxTokens: 64, Prefix: "t", User: "sam", Control: "base"}
 }
 
 func nothing(context.Context, *Session) error { return nil }
@@ -124,7 +119,7 @@ func nothing(context.Context, *Session) error { return nil }
 func TestRunCountsAlignment(t *testing.T) {
 	server := newScripted(t, func(a asked) (int, string) {
 		first := len(a.Messages) == opening
-		if a.Model == "policy" && (!first || slices.Contains([]string{"t-002", "t-003", "t-005", "t-006", "t-007"}, a.session)) {
+		if a.Model == "policy" && (!first || slices.Contains([]string{"t-student-002", "t-student-003", "t-student-005", "t-student-006", "t-student-007"}, a.session)) {
 			return http.StatusOK, liked(a)
 		}
 		return http.StatusOK, disliked(a)
@@ -149,12 +144,12 @@ func TestRunCountsAlignment(t *testing.T) {
 	if r := result.Sessions[0].First().Reply; r.Version != "v-policy" {
 		t.Errorf("version %q", r.Version)
 	}
-	if !slices.Equal(server.ended[:2], []string{"t-001", "t-002"}) {
+	if !slices.Equal(server.ended[:2], []string{"t-student-001", "t-student-002"}) {
 		t.Errorf("ended %v", server.ended)
 	}
 	// Policy and control are asked the same with the same seed; the control is aside, and in a session of its own.
 	control, policy := server.asked[0], server.asked[1]
-	if !control.side || policy.side || control.Seed != policy.Seed || control.session == policy.session || !slices.Equal(control.Messages, policy.Messages) || policy.MaxTokens != 64 || policy.Temperature != 0.6 {
+	if !control.side || policy.side || control.Seed != policy.Seed || control.session == policy.session || policy.User != "sam" || !slices.Equal(control.Messages, policy.Messages) || policy.MaxTokens != 64 || policy.Temperature != 0.6 {
 		t.Errorf("control %+v\npolicy %+v", control, policy)
 	}
 	// A new run with the same seed asks the same.
@@ -186,7 +181,7 @@ func TestRunCaps(t *testing.T) {
 		t.Errorf("%d requests", len(server.asked))
 	}
 	last := server.asked[TurnsMax]
-	if said := last.Messages[len(last.Messages)-1]; said.Content != plan.Persona.Correction || last.MaxTokens != 1 {
+	if said := last.Messages[len(last.Messages)-1]; !strings.HasSuffix(said.Content, plan.Persona.speech(plan.Seed, 1).partings[0]) || last.MaxTokens != 1 {
 		t.Errorf("last word %+v of %d tokens", said, last.MaxTokens)
 	}
 }
@@ -195,7 +190,7 @@ func TestRunCaps(t *testing.T) {
 // error of the caller's function; then plans out of range.
 func TestRunFails(t *testing.T) {
 	server := newScripted(t, func(a asked) (int, string) {
-		if strings.HasPrefix(a.session, "t-002") {
+		if strings.HasPrefix(a.session, "t-student-002") {
 			return http.StatusServiceUnavailable, "away"
 		}
 		return http.StatusOK, liked(a)
@@ -213,11 +208,12 @@ func TestRunFails(t *testing.T) {
 		t.Errorf("error %v after %d sessions, of which one was enough", err, len(result.Sessions))
 	}
 	for name, spoil := range map[string]func(*Plan){
-		"persona": func(p *Plan) { p.Persona = Persona{} }, "sessions": func(p *Plan) { p.Sessions = 0 }, "turns": func(p *Plan) { p.Turns = 9 },
+		"persona": func(p *Plan) { p.Persona = Persona{} }, "half": func(p *Plan) { p.Half = 0 }, "sessions": func(p *Plan) { p.Sessions = 0 }, "turns": func(p *Plan) { p.Turns = 9 },
 		"aligned": func(p *Plan) { p.Aligned = 0 }, "tokens": func(p *Plan) { p.MaxTokens = 3 }, "prefix": func(p *Plan) { p.Prefix = "" },
+		"endpoint": func(p *Plan) { p.Phrased = &Phrased{URL: "nowhere", Model: "m"} }, "model": func(p *Plan) { p.Phrased = &Phrased{URL: "http://127.0.0.1:1"} },
 	} {
 		plan := studentPlan(t, 5)
-		spoil(&plan)
+		spoil(plan)
 		if err := plan.Validate(); err == nil {
 			t.Errorf("%s: a plan out of range is accepted", name)
 		}
@@ -239,75 +235,4 @@ func TestClient(t *testing.T) {
 	if _, err := NewClient(other.URL, "").Versions(t.Context()); err == nil {
 		t.Error("a page is taken for a list of versions")
 	}
-}
-
-// TestSignals: what a persona says is judged, and turned into hints, as it means it. Method: each persona's words after a reply go through the derivation
-// with the rules; a correction gives -1 and the persona's hint, NoHelp -1 without a hint, thanks +1 without one.
-func TestSignals(t *testing.T) {
-	for _, p := range All() {
-		for name, c := range map[string]struct {
-			judgement Judgement
-			score     int32
-			hint      string
-		}{
-			"correction": {Judgement{Complaint: "bold"}, -1, p.Hint},
-			"both":       {Judgement{Complaint: "bold", Guard: "a refusal"}, -1, p.Hint},
-			"no help":    {Judgement{Guard: "a refusal"}, -1, ""},
-			"thanks":     {Judgement{}, 1, ""},
-		} {
-			t.Run(p.Name+" "+name, func(t *testing.T) {
-				problems := Problems(1, Examples+1)
-				score, hint := derive(t, p.Opening([Examples]Problem(problems), problems[Examples]), p.Answer(c.judgement))
-				if score != c.score || hint != c.hint {
-					t.Errorf("%q: score %d, hint %q; want %d, %q", p.Answer(c.judgement), score, hint, c.score, c.hint)
-				}
-			})
-		}
-	}
-}
-
-// derive has one turn judged: the score and the hint.
-func derive(t *testing.T, context []Message, answer string) (score int32, hint string) {
-	t.Helper()
-	action := &schemas.ActionTaken{Kind: schemas.TurnKind_TURN_KIND_MAIN, Model: "m", Context: new(schemas.Context), Response: message("assistant", "1. **4 x 12 = 48**")}
-	for _, m := range context {
-		action.Context.Messages = append(action.Context.Messages, message(m.Role, m.Content))
-	}
-	events := []schemas.Event{
-		{Payload: action},
-		{Payload: &schemas.NextStateObserved{Observations: []*schemas.Observation{{Kind: schemas.ObservationKind_OBSERVATION_KIND_USER_REPLY, Message: message("user", answer)}}}},
-		{Payload: &schemas.SessionEnded{Reason: "the user left"}},
-	}
-	sequence := iter.Seq2[schemas.Event, error](func(yield func(schemas.Event, error) bool) {
-		for i, e := range events {
-			e.ID, e.Source, e.Tenant, e.Session = schemas.ContentID("test", fmt.Sprint(i)), "test", "acme", "s"
-			e.Position, e.LogTime = schemas.Position{Topic: schemas.TopicInteractions, Offset: int64(i)}, time.UnixMilli(1_800_000_000_000+int64(i))
-			if !yield(e, nil) {
-				return
-			}
-		}
-	})
-	options := processors.DeriveOptions{
-		Evaluate: processors.EvaluateConfig{Judges: []processors.Judge{processors.RulesJudge{}}},
-		Direct:   processors.DirectConfig{Finders: []processors.Finder{processors.RulesFinder{}}},
-	}
-	judged := false
-	err := processors.Derive(t.Context(), sequence, options, func(e schemas.Event) error {
-		switch payload := e.Payload.(type) {
-		case *schemas.TurnJudged:
-			score, judged = payload.GetScore(), true
-		case *schemas.HintSelected:
-			hint = payload.GetHint()
-		}
-		return nil
-	})
-	if err != nil || !judged {
-		t.Fatalf("not judged: %v", err)
-	}
-	return score, hint
-}
-
-func message(role, text string) *schemas.Message {
-	roles := map[string]schemas.Role{"system": schemas.Role_ROLE_SYSTEM, "user": schemas.Role_ROLE_USER, "assistant": schemas.Role_ROLE_ASSISTANT}
-	return &schemas.Message{Role: roles[role], Parts: []*schemas.Part{{Content: &schemas.Part_Text{Text: text}}}}
 }
