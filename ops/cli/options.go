@@ -14,6 +14,7 @@ import (
 
 	"github.com/nextstate-rl/nextstate/ops"
 	"github.com/nextstate-rl/nextstate/ops/bench"
+	"github.com/nextstate-rl/nextstate/ops/embed"
 	"github.com/nextstate-rl/nextstate/ops/embedded/clickhouse"
 	"github.com/nextstate-rl/nextstate/ops/policy/llama"
 	"github.com/nextstate-rl/nextstate/producers/importers"
@@ -25,6 +26,7 @@ func MaybeChild() {
 	clickhouse.MaybeChild()
 	llama.MaybeChild()
 	onnx.MaybeChild()
+	embed.MaybeChild()
 	bench.MaybeChild()
 }
 

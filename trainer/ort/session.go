@@ -78,6 +78,7 @@ func (l *Library) NewSession(model []byte, o Options) (_ *Session, err error) {
 		func() error { return l.call(fnDisableMemPattern, options) },                     // patterns keep the largest sizes allocated
 		func() error { return l.entry(options, "session.intra_op.allow_spinning", "0") }, // serving shares the cores
 		func() error { return l.entry(options, "session.set_denormal_as_zero", "0") },    // the same numbers on every processor
+		func() error { return l.entry(options, "session.x64quantprecision", "1") },       // nor may sums of 8 bit products saturate on some
 	}
 	for _, do := range configure {
 		if err := do(); err != nil {
