@@ -12,8 +12,10 @@ type Layer struct {
 	// PEFT is its name in Hugging Face's model, such as "model.layers.0.self_attn.q_proj"; GGUF in llama.cpp's, such as "blk.0.attn_q".
 	PEFT, GGUF string
 	In, Out    int
-	// Heads > 0: the rows of B belong to rotated heads, which GGUF orders in another way.
+	// Heads > 0: the rows of B belong to rotated heads, which the model's GGUF orders in another way.
 	Heads int
+	// Architecture of the model in GGUF; empty: llama.
+	Architecture string `json:",omitempty"`
 }
 
 // Adapter is a LoRA: y = W x + Alpha/Rank * B (A x) on each layer (Hu et al., equation 3).

@@ -165,7 +165,11 @@ func adapterIn(f *safetensors.File, prefix string) (*Adapter, error) {
 // WriteGGUF writes the adapter for llama.cpp.
 func (a *Adapter) WriteGGUF(w io.Writer) error {
 	var tensors []gguf.Source
+	architecture := gguf.Architecture
 	for i, l := range a.Layers {
+		if l.Architecture != "" {
+			architecture = l.Architecture
+		}
 		b := a.B[i]
 		if l.Heads > 0 {
 			b = gguf.Permute(b, l.Heads, a.Rank)
@@ -178,7 +182,7 @@ func (a *Adapter) WriteGGUF(w io.Writer) error {
 	}
 	return gguf.Write(w, []gguf.Pair{
 		{Key: "general.type", Value: "adapter"},
-		{Key: "general.architecture", Value: gguf.Architecture},
+		{Key: "general.architecture", Value: architecture},
 		{Key: "adapter.type", Value: "lora"},
 		{Key: "adapter.lora.alpha", Value: float32(a.Alpha)},
 	}, tensors)

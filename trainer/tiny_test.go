@@ -1,7 +1,6 @@
 package trainer_test
 
 import (
-	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -12,7 +11,7 @@ import (
 	"github.com/nextstate-rl/nextstate/ops/assets"
 	"github.com/nextstate-rl/nextstate/schemas"
 	"github.com/nextstate-rl/nextstate/trainer"
-	"github.com/nextstate-rl/nextstate/trainer/gguf"
+	"github.com/nextstate-rl/nextstate/trainer/gguf/gguftest"
 	"github.com/nextstate-rl/nextstate/trainer/onnx"
 	"github.com/nextstate-rl/nextstate/trainer/ort"
 )
@@ -27,48 +26,9 @@ const (
 // tinyEngine is the real engine on a model of the llama family with one block and random weights.
 func tinyEngine(t *testing.T) *onnx.Engine {
 	t.Helper()
-	const hidden, heads, kv, size, ffn = 16, 4, 2, 4, 24
-	r := rand.New(rand.NewPCG(3, 4))
-	var tensors []gguf.Source
-	add := func(name string, shape ...int) {
-		n := 1
-		for _, d := range shape {
-			n *= d
-		}
-		x := make([]float32, n)
-		for i := range x {
-			x[i] = float32(r.NormFloat64() * 0.3)
-			if len(shape) == 1 {
-				x[i]++
-			}
-		}
-		tensors = append(tensors, gguf.Source{Name: name, Shape: shape, Chunks: gguf.Numbers(x)})
-	}
-	add("token_embd.weight", hidden, tinyVocabulary)
-	add("output_norm.weight", hidden)
-	add("blk.0.attn_norm.weight", hidden)
-	add("blk.0.ffn_norm.weight", hidden)
-	add("blk.0.attn_q.weight", hidden, heads*size)
-	add("blk.0.attn_k.weight", hidden, kv*size)
-	add("blk.0.attn_v.weight", hidden, kv*size)
-	add("blk.0.attn_output.weight", heads*size, hidden)
-	add("blk.0.ffn_gate.weight", hidden, ffn)
-	add("blk.0.ffn_up.weight", hidden, ffn)
-	add("blk.0.ffn_down.weight", ffn, hidden)
-	var out bytes.Buffer
-	err := gguf.Write(&out, []gguf.Pair{
-		{Key: "general.architecture", Value: "llama"},
-		{Key: "llama.block_count", Value: uint32(1)},
-		{Key: "llama.embedding_length", Value: uint32(hidden)},
-		{Key: "llama.attention.head_count", Value: uint32(heads)},
-		{Key: "llama.attention.head_count_kv", Value: uint32(kv)},
-		{Key: "llama.feed_forward_length", Value: uint32(ffn)},
-		{Key: "llama.context_length", Value: uint32(64)},
-	}, tensors)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := gguf.Read(bytes.NewReader(out.Bytes()), int64(out.Len()))
+	m := gguftest.Tiny()
+	m.Blocks, m.Vocabulary = 1, tinyVocabulary
+	file, err := m.Open()
 	if err != nil {
 		t.Fatal(err)
 	}

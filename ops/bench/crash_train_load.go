@@ -1,25 +1,24 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nextstate-rl/nextstate/schemas"
-	"github.com/nextstate-rl/nextstate/trainer/gguf"
+	"github.com/nextstate-rl/nextstate/trainer/gguf/gguftest"
 )
 
 // sampleLoad appends samples as the stage assemble does, each again and again until it is acknowledged, and remembers which were.
 type sampleLoad struct {
 	sender
-	rand *rand.Rand
-	log  schemas.Appender
+	rand       *rand.Rand
+	log        schemas.Appender
+	vocabulary uint32 // of the model
 
 	mu sync.Mutex
 	// trainable are the ids of acknowledged samples, hostile the number of acknowledged records that cannot be trained. Others read them after run.
@@ -28,7 +27,8 @@ type sampleLoad struct {
 }
 
 func newSampleLoad(seed uint64, log schemas.Appender) *sampleLoad {
-	return &sampleLoad{rand: rand.New(rand.NewPCG(seed, 0x5a)), log: log, trainable: map[string]bool{}} //nolint:gosec // reproducible on purpose
+	//nolint:gosec // reproducible on purpose, and a small number
+	return &sampleLoad{rand: rand.New(rand.NewPCG(seed, 0x5a)), log: log, vocabulary: uint32(gguftest.Tiny().Vocabulary), trainable: map[string]bool{}}
 }
 
 // run appends until stop is closed, now in haste and now slowly enough that an update takes fewer samples than a batch has.
@@ -55,7 +55,7 @@ func (l *sampleLoad) one(ctx context.Context, n int) error {
 	e := l.sample(n)
 	strange := l.rand.IntN(20) == 0
 	if strange {
-		e.Payload.(*schemas.SampleAssembled).Tokens.ResponseIds[0] = tinyVocabulary //nolint:forcetypeassert // just made
+		e.Payload.(*schemas.SampleAssembled).Tokens.ResponseIds[0] = l.vocabulary //nolint:forcetypeassert // just made
 	}
 	r, err := schemas.Encode(e)
 	if err != nil {
@@ -93,13 +93,13 @@ func (l *sampleLoad) sample(n int) schemas.Event {
 	}
 	taught := &schemas.TeacherScored{TurnId: s.TurnId, Hint: "a hint", TeacherVersion: "base", Temperature: 0.7}
 	for range 2 + l.rand.IntN(6) {
-		s.Tokens.PromptIds = append(s.Tokens.PromptIds, l.rand.Uint32N(tinyVocabulary))
+		s.Tokens.PromptIds = append(s.Tokens.PromptIds, l.rand.Uint32N(l.vocabulary))
 	}
 	for range 2 + l.rand.IntN(10) {
-		s.Tokens.ResponseIds = append(s.Tokens.ResponseIds, l.rand.Uint32N(tinyVocabulary))
+		s.Tokens.ResponseIds = append(s.Tokens.ResponseIds, l.rand.Uint32N(l.vocabulary))
 		s.Tokens.LogprobsSampled = append(s.Tokens.LogprobsSampled, -3-l.rand.Float32())
 		taught.Logprobs = append(taught.Logprobs, -2-l.rand.Float32())
-		for _, id := range l.rand.Perm(tinyVocabulary)[:k] {
+		for _, id := range l.rand.Perm(int(l.vocabulary))[:k] {
 			s.Tokens.TopK.Ids = append(s.Tokens.TopK.Ids, uint32(id)) //nolint:gosec // below the vocabulary
 			s.Tokens.TopK.Logprobs = append(s.Tokens.TopK.Logprobs, -3-l.rand.Float32())
 			taught.LogprobsAtStudent = append(taught.LogprobsAtStudent, -2-l.rand.Float32())
@@ -119,57 +119,4 @@ func (l *sampleLoad) acknowledged() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.trainable)
-}
-
-// tinyVocabulary is the number of tokens of the tiny model.
-const tinyVocabulary = 53
-
-// writeTinyModel writes a model of the llama family with random weights, the same ones every time: two blocks, three query heads a key head, no tokenizer. An
-// update of it takes milliseconds, so that kills hit what is around it as often as the update itself.
-func writeTinyModel(path string) error {
-	const blocks, hidden, heads, kv, size, ffn = 2, 24, 6, 2, 4, 40
-	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // reproducible on purpose
-	var tensors []gguf.Source
-	add := func(name string, deviation float64, shape ...int) {
-		n := 1
-		for _, d := range shape {
-			n *= d
-		}
-		x := make([]float32, n)
-		for i := range x {
-			x[i] = float32(r.NormFloat64() * deviation)
-			if len(shape) == 1 {
-				x[i]++ // a norm's weights are around one
-			}
-		}
-		tensors = append(tensors, gguf.Source{Name: name, Shape: shape, Chunks: gguf.Numbers(x)})
-	}
-	add("token_embd.weight", 1, hidden, tinyVocabulary)
-	add("output_norm.weight", 0.1, hidden)
-	for b := range blocks {
-		block := fmt.Sprintf("blk.%d.", b)
-		add(block+"attn_norm.weight", 0.1, hidden)
-		add(block+"ffn_norm.weight", 0.1, hidden)
-		add(block+"attn_q.weight", 0.3, hidden, heads*size)
-		add(block+"attn_k.weight", 0.3, hidden, kv*size)
-		add(block+"attn_v.weight", 0.3, hidden, kv*size)
-		add(block+"attn_output.weight", 0.3, heads*size, hidden)
-		add(block+"ffn_gate.weight", 0.3, hidden, ffn)
-		add(block+"ffn_up.weight", 0.3, hidden, ffn)
-		add(block+"ffn_down.weight", 0.3, ffn, hidden)
-	}
-	var out bytes.Buffer
-	err := gguf.Write(&out, []gguf.Pair{
-		{Key: "general.architecture", Value: "llama"},
-		{Key: "llama.block_count", Value: uint32(blocks)},
-		{Key: "llama.embedding_length", Value: uint32(hidden)},
-		{Key: "llama.attention.head_count", Value: uint32(heads)},
-		{Key: "llama.attention.head_count_kv", Value: uint32(kv)},
-		{Key: "llama.feed_forward_length", Value: uint32(ffn)},
-		{Key: "llama.context_length", Value: uint32(64)},
-	}, tensors)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, out.Bytes(), 0o600)
 }

@@ -102,10 +102,10 @@ func TestWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := gguf.Llama{
-		Name: "small", Blocks: 1, Hidden: 8, Heads: 2, KVHeads: 1, HeadSize: 4, FFN: 12, Vocabulary: 4, Context: 64,
-		RopeBase: 1e5, RopeSize: 4, Epsilon: 1e-5, TiedOutput: true,
+		Name: "small", Architecture: "llama", Blocks: 1, Hidden: 8, Heads: 2, KVHeads: 1, HeadSize: 4, FFN: 12, Vocabulary: 4, Context: 64,
+		RopeBase: 1e5, Frequencies: []float64{1, 1 / math.Sqrt(1e5)}, Epsilon: 1e-5, TiedOutput: true,
 	}
-	if *m != want {
+	if !reflect.DeepEqual(*m, want) {
 		t.Errorf("got %+v, want %+v", *m, want)
 	}
 	var copied bytes.Buffer
@@ -144,7 +144,7 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	for want, change := range map[string]parts{
-		`architecture "qwen3"`:          set("general.architecture", "qwen3"),
+		`architecture "gemma3"`:         set("general.architecture", "gemma3"),
 		"of which architecture":         set("general.architecture", nil),
 		"not a model":                   set("general.type", "adapter"),
 		"mixture of 8 experts":          set("llama.expert_count", uint32(8)),

@@ -30,7 +30,7 @@ var quiet = slog.New(slog.DiscardHandler)
 func tinyChild(t *testing.T) *onnx.Child {
 	t.Helper()
 	c, err := onnx.Start(t.Context(), onnx.ChildConfig{
-		Library: filepath.Join(assets.ForTest(t, assets.ONNXRuntime), assets.ONNXRuntimeFile), Model: tinyFile(t, true),
+		Library: filepath.Join(assets.ForTest(t, assets.ONNXRuntime), assets.ONNXRuntimeFile), Model: tinyFile(t),
 		Config: onnx.Config{Rank: 2, Alpha: 3, Threads: 1},
 	}, quiet)
 	if err != nil {
@@ -166,8 +166,8 @@ func TestChildCannotStart(t *testing.T) {
 	library := filepath.Join(assets.ForTest(t, assets.ONNXRuntime), assets.ONNXRuntimeFile)
 	for want, cfg := range map[string]onnx.ChildConfig{
 		"model.gguf":   {Library: library, Model: path},
-		"ONNX Runtime": {Library: path, Model: tinyFile(t, true), Config: onnx.Config{Rank: 2, Alpha: 3, Threads: 1}},
-		"rank 0":       {Library: library, Model: tinyFile(t, true), Config: onnx.Config{Threads: 1}},
+		"ONNX Runtime": {Library: path, Model: tinyFile(t), Config: onnx.Config{Rank: 2, Alpha: 3, Threads: 1}},
+		"rank 0":       {Library: library, Model: tinyFile(t), Config: onnx.Config{Threads: 1}},
 	} {
 		if c, err := onnx.Start(t.Context(), cfg, quiet); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)

@@ -3,6 +3,7 @@ package onnx
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/nextstate-rl/nextstate/trainer"
 	"github.com/nextstate-rl/nextstate/trainer/gguf"
@@ -57,9 +58,6 @@ func Open(lib *ort.Library, file *gguf.File, cfg Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if m.RopeSize != m.HeadSize {
-		return nil, fmt.Errorf("%d of %d numbers of a head are rotated: the training engine needs all of them", m.RopeSize, m.HeadSize)
-	}
 	if cfg.Rank < 1 || cfg.Threads < 1 {
 		return nil, fmt.Errorf("rank %d and threads %d must be at least 1", cfg.Rank, cfg.Threads)
 	}
@@ -107,25 +105,19 @@ func (e *Engine) load(file *gguf.File) (err error) {
 		output = read("output.weight")
 	}
 	norm := read("output_norm.weight")
-	layers := layersOf(m)
 	for b := range m.Blocks {
 		var list []ort.Tensor
-		for _, name := range norms {
-			data := read(fmt.Sprintf("blk.%d.%s.weight", b, name))
+		for _, p := range m.Parts() {
+			data := read(fmt.Sprintf("blk.%d.%s", b, p.Name))
 			if err != nil {
 				return err
 			}
-			list = append(list, ort.Float32(inWeight(name), data, m.Hidden))
-		}
-		for i, l := range layers[b*len(linears) : (b+1)*len(linears)] {
-			data := read(l.GGUF + ".weight")
-			if err != nil {
-				return err
+			shape := slices.Clone(p.Shape)
+			slices.Reverse(shape) // [in, out] in GGUF is [out, in] in the graph
+			if p.Heads > 0 {
+				data = gguf.Unpermute(data, p.Heads, len(data)/shape[0])
 			}
-			if l.Heads > 0 {
-				data = gguf.Unpermute(data, l.Heads, m.Hidden)
-			}
-			list = append(list, ort.Float32(inWeight(linears[i].gguf), data, l.Out, l.In))
+			list = append(list, ort.Float32(p.Name, data, shape...))
 		}
 		e.blocks = append(e.blocks, list)
 	}

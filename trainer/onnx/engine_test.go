@@ -1,10 +1,8 @@
 package onnx_test
 
 import (
-	"bytes"
 	"math"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -12,6 +10,7 @@ import (
 	"github.com/nextstate-rl/nextstate/ops/assets"
 	"github.com/nextstate-rl/nextstate/trainer"
 	"github.com/nextstate-rl/nextstate/trainer/gguf"
+	"github.com/nextstate-rl/nextstate/trainer/gguf/gguftest"
 	"github.com/nextstate-rl/nextstate/trainer/onnx"
 	"github.com/nextstate-rl/nextstate/trainer/ort"
 )
@@ -25,76 +24,31 @@ func library(t *testing.T) *ort.Library {
 	return l
 }
 
-// tiny is a model of the llama family with random weights: two blocks, three query heads a key head.
+// tiny is a small model with random weights.
 func tiny(t *testing.T, tied bool) *gguf.File {
 	t.Helper()
-	b := tinyBytes(t, tied)
-	f, err := gguf.Read(bytes.NewReader(b), int64(len(b)))
+	m := gguftest.Tiny()
+	m.Untied = !tied
+	return opened(t, m)
+}
+
+func opened(t *testing.T, m gguftest.Model) *gguf.File {
+	t.Helper()
+	f, err := m.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return f
 }
 
-// tinyFile is the path of tiny.
-func tinyFile(t *testing.T, tied bool) string {
+// tinyFile is the path of gguftest.Tiny.
+func tinyFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "tiny.gguf")
-	if err := os.WriteFile(path, tinyBytes(t, tied), 0o600); err != nil {
+	if err := gguftest.Tiny().WriteFile(path); err != nil {
 		t.Fatal(err)
 	}
 	return path
-}
-
-func tinyBytes(t *testing.T, tied bool) []byte {
-	t.Helper()
-	const blocks, hidden, heads, kv, size, ffn, vocabulary = 2, 24, 6, 2, 4, 40, 53
-	r := rand.New(rand.NewPCG(1, 2))
-	var tensors []gguf.Source
-	add := func(name string, std float64, shape ...int) {
-		n := 1
-		for _, d := range shape {
-			n *= d
-		}
-		x := make([]float32, n)
-		for i := range x {
-			x[i] = float32(r.NormFloat64() * std)
-			if len(shape) == 1 {
-				x[i]++
-			}
-		}
-		tensors = append(tensors, gguf.Source{Name: name, Shape: shape, Chunks: gguf.Numbers(x)})
-	}
-	add("token_embd.weight", 1, hidden, vocabulary)
-	if !tied {
-		add("output.weight", 0.3, hidden, vocabulary)
-	}
-	add("output_norm.weight", 0.1, hidden)
-	for _, b := range []string{"blk.0.", "blk.1."} {
-		add(b+"attn_norm.weight", 0.1, hidden)
-		add(b+"ffn_norm.weight", 0.1, hidden)
-		add(b+"attn_q.weight", 0.3, hidden, heads*size)
-		add(b+"attn_k.weight", 0.3, hidden, kv*size)
-		add(b+"attn_v.weight", 0.3, hidden, kv*size)
-		add(b+"attn_output.weight", 0.3, heads*size, hidden)
-		add(b+"ffn_gate.weight", 0.3, hidden, ffn)
-		add(b+"ffn_up.weight", 0.3, hidden, ffn)
-		add(b+"ffn_down.weight", 0.3, ffn, hidden)
-	}
-	var out bytes.Buffer
-	err := gguf.Write(&out, []gguf.Pair{
-		{Key: "general.architecture", Value: "llama"},
-		{Key: "llama.block_count", Value: uint32(blocks)},
-		{Key: "llama.embedding_length", Value: uint32(hidden)},
-		{Key: "llama.attention.head_count", Value: uint32(heads)},
-		{Key: "llama.attention.head_count_kv", Value: uint32(kv)},
-		{Key: "llama.feed_forward_length", Value: uint32(ffn)},
-		{Key: "llama.context_length", Value: uint32(64)},
-	}, tensors)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out.Bytes()
 }
 
 // open2 is the engine of tiny with rank 2.
@@ -118,13 +72,21 @@ func randomAdapter(e *onnx.Engine, rank int, alpha float64, r *rand.Rand) *train
 	return a
 }
 
-// TestGradient shows that the graph's gradients are those of its own forward pass. Method: finite differences in every adapter of a tiny random model, tied
-// and not, with sequences that are packed and with the same ones alone; the loss is a random linear function of the log-probs.
+// TestGradient shows that the graph's gradients are those of its own forward pass. Method: finite differences in every adapter of tiny random models: tied and not,
+// with biases, with norms of heads and scaled rotation; the sequences are packed, and the loss is a random linear function of the log-probs.
 func TestGradient(t *testing.T) {
 	lib := library(t)
-	for _, tied := range []bool{true, false} {
+	for name, change := range map[string]func(m *gguftest.Model){
+		"tied":   func(*gguftest.Model) {},
+		"untied": func(m *gguftest.Model) { m.Untied = true },
+		"qwen2":  func(m *gguftest.Model) { m.Architecture, m.Biased = "qwen2", true },
+		"qwen3":  func(m *gguftest.Model) { m.Architecture, m.HeadNorms, m.HeadSize = "qwen3", true, 6 },
+		"scaled": func(m *gguftest.Model) { m.Factors = []float32{1, 8} },
+	} {
+		m := gguftest.Tiny()
+		change(&m)
 		r := rand.New(rand.NewPCG(3, 4))
-		e, err := onnx.Open(lib, tiny(t, tied), onnx.Config{Rank: 2, Alpha: 3, Threads: 1})
+		e, err := onnx.Open(lib, opened(t, m), onnx.Config{Rank: 2, Alpha: 3, Threads: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -164,7 +126,7 @@ func TestGradient(t *testing.T) {
 					x[i] = was
 					numeric := (up - down) / (2 * h)
 					if d := math.Abs(numeric - float64(g[i])); d > 1e-2*(math.Abs(numeric)+0.5) {
-						t.Errorf("tied %v, %s side %d, entry %d: gradient %v, by differences %v", tied, l.GGUF, side, i, g[i], numeric)
+						t.Errorf("%s, %s side %d, entry %d: gradient %v, by differences %v", name, l.GGUF, side, i, g[i], numeric)
 					}
 					checked++
 				}

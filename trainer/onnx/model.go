@@ -10,36 +10,37 @@ import (
 )
 
 // linears are the linear layers of a block that carry an adapter, by their names in Hugging Face's models and in GGUF.
-var linears = []struct{ peft, gguf string }{
-	{"self_attn.q_proj", "attn_q"},
-	{"self_attn.k_proj", "attn_k"},
-	{"self_attn.v_proj", "attn_v"},
-	{"self_attn.o_proj", "attn_output"},
-	{"mlp.gate_proj", "ffn_gate"},
-	{"mlp.up_proj", "ffn_up"},
-	{"mlp.down_proj", "ffn_down"},
+var linears = []struct {
+	peft, gguf string
+	biased     bool // in models that are
+}{
+	{"self_attn.q_proj", "attn_q", true},
+	{"self_attn.k_proj", "attn_k", true},
+	{"self_attn.v_proj", "attn_v", true},
+	{"self_attn.o_proj", "attn_output", false},
+	{"mlp.gate_proj", "ffn_gate", false},
+	{"mlp.up_proj", "ffn_up", false},
+	{"mlp.down_proj", "ffn_down", false},
 }
 
 // layersOf lists the linear layers of a model, block by block.
 func layersOf(m *gguf.Llama) []trainer.Layer {
-	query, key := m.Heads*m.HeadSize, m.KVHeads*m.HeadSize
+	parts := map[string]gguf.Part{}
+	for _, p := range m.Parts() {
+		parts[p.Name] = p
+	}
+	architecture := m.Architecture
+	if architecture == gguf.Architecture {
+		architecture = ""
+	}
 	var list []trainer.Layer
 	for block := range m.Blocks {
 		for _, l := range linears {
-			layer := trainer.Layer{PEFT: fmt.Sprintf("model.layers.%d.%s", block, l.peft), GGUF: fmt.Sprintf("blk.%d.%s", block, l.gguf), In: m.Hidden, Out: m.FFN}
-			switch l.gguf {
-			case "attn_q":
-				layer.Out, layer.Heads = query, m.Heads
-			case "attn_k":
-				layer.Out, layer.Heads = key, m.KVHeads
-			case "attn_v":
-				layer.Out = key
-			case "attn_output":
-				layer.In, layer.Out = query, m.Hidden
-			case "ffn_down":
-				layer.In, layer.Out = m.FFN, m.Hidden
-			}
-			list = append(list, layer)
+			p := parts[inWeight(l.gguf)]
+			list = append(list, trainer.Layer{
+				PEFT: fmt.Sprintf("model.layers.%d.%s", block, l.peft), GGUF: fmt.Sprintf("blk.%d.%s", block, l.gguf),
+				In: p.Shape[0], Out: p.Shape[1], Heads: p.Heads, Architecture: architecture,
+			})
 		}
 	}
 	return list
@@ -70,14 +71,12 @@ const (
 
 // Inputs of a block that belong to one of its linear layers or norms, by the name in GGUF without the block.
 func inWeight(name string) string { return name + ".weight" }
+func inBias(name string) string   { return name + ".bias" }
 func inputA(name string) string   { return name + ".A" }
 func inputB(name string) string   { return name + ".B" }
 
 // outLinear is the output of a linear layer.
 func outLinear(name string) string { return name + ".y" }
-
-// norms are the block's own.
-var norms = []string{"attn_norm", "ffn_norm"}
 
 // block emits the graph of a block. All blocks of a model have the same shape, so one graph serves them all: weights and adapters are inputs.
 type block struct {
@@ -141,7 +140,7 @@ func newBlock(m *gguf.Llama, rank int, scale float32) *block {
 	return b
 }
 
-// linear is a layer with its adapter, and around, which may be nil, added; it goes from forward to backward under that name, or not at all.
+// linear is a layer with its adapter, and around, which may be nil, added (a bias, or what goes around the layer); it goes from forward to backward under that name, or not at all.
 func (b *block) linear(x *graph.Tensor, i int, around *graph.Tensor, as string) *graph.Tensor {
 	name, l := linears[i].gguf, b.layers[i]
 	var known *graph.Tensor
@@ -159,13 +158,28 @@ func (b *block) linear(x *graph.Tensor, i int, around *graph.Tensor, as string) 
 	return y
 }
 
-// handed is a layer whose output goes to backward.
+// handed is a layer, with its bias, whose output goes to backward.
 func (b *block) handed(x *graph.Tensor, i int) *graph.Tensor {
-	return b.linear(x, i, nil, outLinear(linears[i].gguf))
+	name := linears[i].gguf
+	var bias *graph.Tensor
+	if b.m.Biased && linears[i].biased {
+		bias = b.Input(inBias(name), graph.Float32, b.layers[i].Out)
+	}
+	return b.linear(x, i, bias, outLinear(name))
 }
 
+// norm is over the last dimension of x.
 func (b *block) norm(x *graph.Tensor, name string) *graph.Tensor {
-	return b.RMSNorm(x, b.Input(inWeight(name), graph.Float32, b.m.Hidden), float32(b.m.Epsilon))
+	shape := x.Shape()
+	return b.RMSNorm(x, b.Input(inWeight(name), graph.Float32, shape[len(shape)-1]), float32(b.m.Epsilon))
+}
+
+// headNorm is the norm of each head [n, N, D], in the models that have it.
+func (b *block) headNorm(x *graph.Tensor, name string) *graph.Tensor {
+	if !b.m.HeadNorms {
+		return x
+	}
+	return b.norm(x, name)
 }
 
 // attention is x and what its tokens see of each other.
@@ -177,9 +191,9 @@ func (b *block) attention(x *graph.Tensor) *graph.Tensor {
 	heads := func(x *graph.Tensor, n int) *graph.Tensor { // [N, n*D] -> [n, N, D]
 		return b.Transpose(b.Reshape(x, -1, n, m.HeadSize), 1, 0, 2)
 	}
-	h := b.norm(x, norms[0])
-	q := b.RoPE(heads(b.handed(h, 0), m.Heads), cos, sin)
-	k := b.RoPE(heads(b.handed(h, 1), m.KVHeads), cos, sin)
+	h := b.norm(x, "attn_norm")
+	q := b.RoPE(b.headNorm(heads(b.handed(h, 0), m.Heads), "attn_q_norm"), cos, sin)
+	k := b.RoPE(b.headNorm(heads(b.handed(h, 1), m.KVHeads), "attn_k_norm"), cos, sin)
 	v := heads(b.handed(h, 2), m.KVHeads)
 	q = b.Reshape(q, m.KVHeads, -1, m.HeadSize) // query heads that share a key head stand together: [KV, G*N, D]
 	scores := b.MatMulT(q, k, float32(1/math.Sqrt(float64(m.HeadSize))))
@@ -190,7 +204,7 @@ func (b *block) attention(x *graph.Tensor) *graph.Tensor {
 
 // feedForward is x and what the inner layers make of each token.
 func (b *block) feedForward(x *graph.Tensor) *graph.Tensor {
-	h := b.norm(x, norms[1])
+	h := b.norm(x, "ffn_norm")
 	return b.linear(b.SwiGLU(b.handed(h, 4), b.handed(h, 5)), 6, x, "")
 }
 

@@ -67,7 +67,7 @@ func pack(m *gguf.Llama, sequences []trainer.Sequence) *packed {
 		for i := range n {
 			p.ids = append(p.ids, s.Tokens[i])
 			for j := range half {
-				angle := float64(i) * math.Pow(m.RopeBase, -2*float64(j)/float64(m.HeadSize))
+				angle := float64(i) * m.Frequencies[j]
 				p.cos, p.sin = append(p.cos, float32(math.Cos(angle))), append(p.sin, float32(math.Sin(angle)))
 			}
 			for g := range group {
