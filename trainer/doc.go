@@ -1,6 +1,6 @@
 // Package trainer is the update loop: it consumes `samples` and publishes policy versions on `policies`.
 //
-// In: SampleAssembled from `samples`; PolicyRolledBack from `policies`. Out: UpdateStarted and PolicyPublished; the weights of a version in the blob store,
+// In: SampleAssembled from `samples`; PolicyRolledBack from `policies`. Out: UpdateStarted, and PolicyPublished or UpdateSkipped; the weights of a version in the blob store,
 // as PEFT safetensors, GGUF and checkpoint; what cannot be trained in `deadletters`.
 //
 // Invariants:
@@ -9,7 +9,8 @@
 //   - An update is a function of its recipe, seed, parent and samples. A trainer that was killed computes it again, to the same bytes.
 //   - The weights are durable before their version is heard of. What is not finite is never published: the update is skipped, with the reason.
 //   - One trainer of a tenant works at a time; one that lost the ledger without knowing is fenced by the ledger's epoch.
-//   - Samples wait in order of arrival, in bounded number; no sample is dropped without a dead letter.
+//   - Samples wait in order of arrival, in bounded number; no sample of the tenant's policy is dropped without a dead letter. Those of other tenants, and turns that no
+//     policy answered, are left alone.
 //
 // Read first: loop.go (Loop: claim, minibatch, begin, update, publish), then loop_intake.go (which samples), update.go (Update.Run: one update as a pure
 // function), objective.go (Objective.Loss, one turn), loss.go and loss_directive.go. ledger.go is what survives; preset.go names good settings; publish.go

@@ -25,7 +25,7 @@ type Ledger interface {
 	// Begin writes an update down with its samples and the low watermarks, and puts its UpdateStarted into the outbox. It refuses a number that is
 	// not the next one, a second open update, and a sample that is used.
 	Begin(ctx context.Context, b Begun) error
-	// Finish writes down what the open update became, and puts its PolicyPublished into the outbox.
+	// Finish writes down what the open update became, and puts the event that says it into the outbox.
 	Finish(ctx context.Context, f Finished) error
 	// Delivered takes an event out of the outbox once the log has it.
 	Delivered(ctx context.Context, eventID string) error
@@ -91,26 +91,26 @@ func (b *Begun) check() error {
 	return nil
 }
 
-// Finished is what an update became: published, when Event is set, else skipped.
+// Finished is what an update became.
 type Finished struct {
-	Update uint64
-	// Event is the PolicyPublished.
-	Event *schemas.Event
-	// SkippedReason says why there is none.
-	SkippedReason string
+	// Event is its PolicyPublished or its UpdateSkipped.
+	Event schemas.Event
 }
 
-func (f Finished) check() error {
-	if (f.Event == nil) == (f.SkippedReason == "") {
-		return errors.New("ledger: an update ends with an event or with the reason why it was skipped")
+// outcome reads the event: which update ended, and the version, or the reason why there is none.
+func (f Finished) outcome() (update uint64, version *Version, skipped string, err error) {
+	switch p := f.Event.Payload.(type) {
+	case *schemas.PolicyPublished:
+		if len(p.GetCheckpointSha256()) == 32 {
+			v := versionIn(f.Event)
+			return p.GetUpdate(), &v, "", nil
+		}
+	case *schemas.UpdateSkipped:
+		if p.GetReason() != "" {
+			return p.GetUpdate(), nil, p.GetReason(), nil
+		}
 	}
-	if f.Event == nil {
-		return nil
-	}
-	if p, ok := f.Event.Payload.(*schemas.PolicyPublished); !ok || p.GetUpdate() != f.Update || len(p.GetCheckpointSha256()) != 32 {
-		return fmt.Errorf("ledger: the event that ends update %d must be its PolicyPublished with a checkpoint", f.Update)
-	}
-	return nil
+	return 0, nil, "", errors.New("ledger: an update ends with its PolicyPublished, which has a checkpoint, or with its UpdateSkipped, which has a reason")
 }
 
 // Identity of the trainer's events.
@@ -125,9 +125,14 @@ func envelope(tenant, id string, at time.Time, payload proto.Message) schemas.Ev
 	return schemas.Event{ID: id, Source: eventSource, Tenant: tenant, Session: eventSession, Time: at, LogTime: at, Payload: payload}
 }
 
-// startedID is the id of an update's UpdateStarted.
-func startedID(parent string, update uint64) string {
-	return schemas.DerivedID("trainer", "1", "UpdateStarted", fmt.Sprintf("%s/%d", parent, update), 0)
+// startedID is the id of an update's UpdateStarted. The tenants of a log all begin with base, so the tenant is part of it.
+func startedID(tenant, parent string, update uint64) string {
+	return schemas.DerivedID("trainer", "1", "UpdateStarted", fmt.Sprintf("%s/%s/%d", tenant, parent, update), 0)
+}
+
+// skippedID is the id of an update's UpdateSkipped.
+func skippedID(updateID string) string {
+	return schemas.DerivedID("trainer", "1", "UpdateSkipped", updateID, 0)
 }
 
 // versionOf is the id of an update's PolicyPublished: the policy version.

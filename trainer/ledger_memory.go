@@ -132,24 +132,25 @@ func (l *LedgerMemory) Begin(ctx context.Context, b Begun) error {
 
 // Finish implements Ledger.
 func (l *LedgerMemory) Finish(ctx context.Context, f Finished) error {
-	if err := f.check(); err != nil {
+	update, version, _, err := f.outcome()
+	if err != nil {
 		return err
 	}
 	return l.locked(ctx, func(s *Shelf) error {
-		if s.state.Open == nil || s.state.Open.Started().GetUpdate() != f.Update {
-			return fmt.Errorf("ledger: update %d is not open", f.Update)
+		if s.state.Open == nil || s.state.Open.Started().GetUpdate() != update {
+			return fmt.Errorf("ledger: update %d is not open", update)
 		}
 		s.state.Open = nil
-		if f.Event != nil {
-			s.state.Versions = append(s.state.Versions, versionIn(f.Event))
-			s.state.Outbox = append(s.state.Outbox, *f.Event)
+		if version != nil {
+			s.state.Versions = append(s.state.Versions, *version)
 		}
+		s.state.Outbox = append(s.state.Outbox, f.Event)
 		return nil
 	})
 }
 
 // versionIn is what a ledger keeps of a PolicyPublished.
-func versionIn(e *schemas.Event) Version {
+func versionIn(e schemas.Event) Version {
 	v := Version{ID: e.ID}
 	if p, ok := e.Payload.(*schemas.PolicyPublished); ok {
 		copy(v.Checkpoint[:], p.GetCheckpointSha256())

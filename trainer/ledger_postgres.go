@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -254,38 +253,29 @@ func encode(m proto.Message) ([]byte, error) {
 
 // Finish implements Ledger.
 func (l *LedgerPostgres) Finish(ctx context.Context, f Finished) error {
-	if err := f.check(); err != nil {
+	update, version, skipped, err := f.outcome()
+	if err != nil {
+		return err
+	}
+	payload, err := encode(f.Event.Payload)
+	if err != nil {
 		return err
 	}
 	return l.owned(ctx, func(tx pgx.Tx) error {
 		const set = `UPDATE updates SET finished_at = now(), status = $3, reason = $4, version = $5, checkpoint = $6 WHERE tenant = $1 AND number = $2 AND status = 'started'`
-		args := []any{l.tenant, f.Update, "skipped", printable(f.SkippedReason), nil, nil}
-		if f.Event != nil {
-			v := versionIn(f.Event)
-			args = []any{l.tenant, f.Update, "published", nil, v.ID, v.Checkpoint[:]}
+		args := []any{l.tenant, update, "skipped", skipped, nil, nil}
+		if version != nil {
+			args = []any{l.tenant, update, "published", nil, version.ID, version.Checkpoint[:]}
 		}
 		tag, err := tx.Exec(ctx, set, args...)
 		if err != nil {
 			return err
 		}
 		if tag.RowsAffected() != 1 {
-			return fmt.Errorf("update %d is not open", f.Update)
+			return fmt.Errorf("update %d is not open", update)
 		}
-		if f.Event == nil {
-			return nil
-		}
-		payload, err := encode(f.Event.Payload)
-		if err != nil {
-			return err
-		}
-		return l.post(ctx, tx, *f.Event, payload)
+		return l.post(ctx, tx, f.Event, payload)
 	})
-}
-
-// printable is a reason as Postgres takes it: the last words of an engine that died may be anything.
-func printable(reason string) string {
-	const bytesMax = 4096
-	return strings.ReplaceAll(strings.ToValidUTF8(reason[:min(len(reason), bytesMax)], "\uFFFD"), "\x00", "\uFFFD")
 }
 
 // Delivered implements Ledger.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -135,7 +134,11 @@ func published(n uint64) trainer.Finished {
 	e := event(schemas.ContentID("published", string(rune('0'+n))), &schemas.PolicyPublished{
 		Update: n, PeftSha256: sum, GgufSha256: sum, CheckpointSha256: sum, Metrics: map[string]float64{"loss": 0.5},
 	})
-	return trainer.Finished{Update: n, Event: &e}
+	return trainer.Finished{Event: e}
+}
+
+func skipped(n uint64, reason string) trainer.Finished {
+	return trainer.Finished{Event: event(schemas.ContentID("skipped", string(rune('0'+n))), &schemas.UpdateSkipped{Update: n, UpdateId: schemas.ContentID("started"), Reason: reason})}
 }
 
 func claim(t *testing.T, l trainer.Ledger) *trainer.State {
@@ -198,14 +201,14 @@ func ledgerLifecycle(t *testing.T, s ledgers) {
 	must(t, b.Finish(t.Context(), published(1)))
 	second := begun(2, published(1).Event.ID, 20, 4)
 	must(t, b.Begin(t.Context(), second))
-	must(t, b.Finish(t.Context(), trainer.Finished{Update: 2, SkippedReason: "it died: \x00\xff" + strings.Repeat("x", 10_000)}))
+	must(t, b.Finish(t.Context(), skipped(2, "it died")))
 	must(t, b.Release(t.Context()))
 
 	state = claim(t, s.open())
 	if state.Updates != 2 || state.Open != nil || len(state.Versions) != 1 || state.Versions[0].ID != published(1).Event.ID || state.Versions[0].Checkpoint[0] != 1 {
 		t.Fatalf("at last the ledger holds %+v", state)
 	}
-	sameEvents(t, state.Outbox, *published(1).Event, second.Event)
+	sameEvents(t, state.Outbox, published(1).Event, second.Event, skipped(2, "it died").Event)
 }
 
 // ledgerRefusals: what would count a sample twice, leave a gap, or end what is not open, is refused whole.
@@ -230,7 +233,9 @@ func ledgerRefusals(t *testing.T, s ledgers) {
 	refused("the end of nothing", l.Finish(t.Context(), published(1)))
 	must(t, l.Begin(t.Context(), begun(1, "base", 1, 1)))
 	refused("a second open update", l.Begin(t.Context(), begun(2, "base", 2, 2)))
-	refused("an end without event and reason", l.Finish(t.Context(), trainer.Finished{Update: 1}))
+	refused("an end without event", l.Finish(t.Context(), trainer.Finished{}))
+	refused("a skip without a reason", l.Finish(t.Context(), skipped(1, "")))
+	refused("an event that ends nothing", l.Finish(t.Context(), trainer.Finished{Event: begun(1, "base", 1, 1).Event}))
 	refused("the end of another update", l.Finish(t.Context(), published(2)))
 	must(t, l.Finish(t.Context(), published(1)))
 	refused("a second end", l.Finish(t.Context(), published(1)))

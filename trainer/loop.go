@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -155,8 +156,11 @@ func (o *owner) latest() string {
 	return o.versions[len(o.versions)-1].ID
 }
 
-// staleness is the number of versions published since the one that sampled.
+// staleness is the number of versions published since the one that sampled; a rehearsal has none.
 func (o *owner) staleness(s *schemas.SampleAssembled) int {
+	if rehearsal(s) {
+		return 0
+	}
 	return len(o.versions) - o.ordinals[s.GetPolicyVersion()]
 }
 
@@ -184,7 +188,7 @@ func (o *owner) begin(ctx context.Context, batch []*waiting) (*Begun, error) {
 		b.Samples = append(b.Samples, w.used)
 	}
 	b.Low = o.intake.low(batch)
-	b.Event = envelope(o.cfg.Tenant, startedID(parent, number), time.Now(), started)
+	b.Event = envelope(o.cfg.Tenant, startedID(o.cfg.Tenant, parent, number), time.Now(), started)
 	if err := o.deps.Ledger.Begin(ctx, *b); err != nil {
 		return nil, err
 	}
@@ -239,10 +243,10 @@ func (o *owner) publish(ctx context.Context, p publication, samples []*schemas.S
 	}
 	p.metrics["seconds"] = time.Since(o.last.began).Seconds()
 	event := p.event(o.cfg.Tenant, time.Now(), published)
-	if err := o.deps.Ledger.Finish(ctx, Finished{Update: started.GetUpdate(), Event: &event}); err != nil {
+	if err := o.deps.Ledger.Finish(ctx, Finished{event}); err != nil {
 		return err
 	}
-	o.add(versionIn(&event))
+	o.add(versionIn(event))
 	o.newest = &policy{event.ID, p.updated.Adapter, p.updated.Moments}
 	o.observe(p.metrics)
 	return o.deliver(ctx, event)
@@ -295,14 +299,22 @@ func (o *owner) patiently(ctx context.Context, action string, attempts int, f fu
 
 // skip ends an update without a version. Its samples are used up.
 func (o *owner) skip(ctx context.Context, b *Begun, reason string) error {
-	n := b.Started().GetUpdate()
-	if err := o.deps.Ledger.Finish(ctx, Finished{Update: n, SkippedReason: reason}); err != nil {
+	started := b.Started()
+	skipped := &schemas.UpdateSkipped{Update: started.GetUpdate(), UpdateId: b.Event.ID, ParentVersion: started.GetParentVersion(), Reason: printable(reason)}
+	event := envelope(o.cfg.Tenant, skippedID(b.Event.ID), time.Now(), skipped)
+	if err := o.deps.Ledger.Finish(ctx, Finished{event}); err != nil {
 		return err
 	}
 	o.done++
 	o.deps.Metrics.updates.WithLabelValues("skipped").Inc()
-	o.deps.Logger.Warn("an update was skipped", "update", n, "samples", b.Started().GetSampleIds(), "reason", reason)
-	return nil
+	o.deps.Logger.Warn("an update was skipped", "update", started.GetUpdate(), "samples", started.GetSampleIds(), "reason", skipped.GetReason())
+	return o.deliver(ctx, event)
+}
+
+// printable is a reason as an event and Postgres take it: the last words of an engine that died may be anything.
+func printable(reason string) string {
+	const bytesMax = 4096
+	return strings.ReplaceAll(strings.ToValidUTF8(reason[:min(len(reason), bytesMax)], "\uFFFD"), "\x00", "\uFFFD")
 }
 
 // deliver appends an event of the outbox.

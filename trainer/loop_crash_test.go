@@ -168,7 +168,7 @@ func distinct(ids []string) []string {
 	return slices.Compact(ids)
 }
 
-// crashLog fills the log of a rig: samples for five minibatches of four and two more, a sample twice, one whose update is not finite, and ones that are refused.
+// crashLog fills the log of a rig: samples for five minibatches of four and two more, a sample twice, one whose update is not finite, ones that are refused, and another tenant's.
 func (r *rig) crashLog() {
 	r.t.Helper()
 	for n := range 22 {
@@ -177,6 +177,10 @@ func (r *rig) crashLog() {
 		case 6:
 			sampleOf(e).Reward = 1e300
 		case 9, 17:
+			bad := sampleEvent(100 + n)
+			sampleOf(bad).Sampling = nil
+			r.add(bad)
+		case 11:
 			foreign := sampleEvent(100 + n)
 			foreign.Tenant = "acme"
 			r.add(foreign)
@@ -197,6 +201,8 @@ func (r *rig) outcome() string {
 			fmt.Fprintln(&out, e.ID, p.GetUpdate(), p.GetParentVersion(), p.GetSampleIds())
 		case *schemas.PolicyPublished:
 			fmt.Fprintf(&out, "%s %d %x %x %x\n", e.ID, p.GetUpdate(), p.GetPeftSha256(), p.GetGgufSha256(), p.GetCheckpointSha256())
+		case *schemas.UpdateSkipped:
+			fmt.Fprintln(&out, e.ID, p.GetUpdate(), p.GetReason())
 		}
 	}
 	dead := map[string]bool{}
@@ -235,7 +241,7 @@ func TestLoopCrashes(t *testing.T) {
 	reference.crashLog()
 	reference.life(rand.New(rand.NewPCG(0, 0)), -1, updatesInAll)
 	want := reference.outcome()
-	if strings.Count(want, "\n") != 2*updatesInAll || !strings.HasSuffix(want, "\n2\n") { // 5 begun, 4 published, the dead letters
+	if strings.Count(want, "\n") != 2*updatesInAll+1 || !strings.HasSuffix(want, "\n2\n") { // 5 begun, 4 published, 1 skipped, the dead letters
 		t.Fatalf("the run without kills left\n%s", want)
 	}
 	kills := 0

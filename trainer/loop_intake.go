@@ -252,6 +252,10 @@ func (in *intake) take(ctx context.Context, a arrival) error {
 		if _, ok := e.Payload.(*schemas.SampleAssembled); !ok {
 			continue // a skipped turn
 		}
+		if in.foreign(e) {
+			in.o.deps.Metrics.samples.WithLabelValues("foreign").Inc()
+			continue
+		}
 		if reason := in.refusal(e); reason != "" {
 			letter, err := deadLetter(e, reason)
 			if err != nil {
@@ -290,17 +294,21 @@ func (in *intake) admit(samples []schemas.Event, used map[string]bool) {
 	}
 }
 
+// foreign says that a sample is nothing of this trainer's: another tenant's, or no reply of a policy, as those of imported logs and of models behind an
+// upstream. It is no bad input, and left alone.
+func (in *intake) foreign(e schemas.Event) bool {
+	sample, _ := e.Payload.(*schemas.SampleAssembled)
+	return e.Tenant != in.o.cfg.Tenant || !rehearsal(sample) && (sample.PolicyVersion == nil || sample.GetTokens() == nil)
+}
+
 // refusal says why a sample cannot be trained; "" when it can.
 func (in *intake) refusal(e schemas.Event) string {
-	if e.Tenant != in.o.cfg.Tenant {
-		return fmt.Sprintf("the sample belongs to tenant %s; this trainer's is %s", e.Tenant, in.o.cfg.Tenant)
-	}
 	sample, _ := e.Payload.(*schemas.SampleAssembled)
 	if err := in.o.admission(in.o.cfg.Recipe).AdmitUnder(in.o.cfg.Recipe.Objective, sample); err != nil {
 		return err.Error()
 	}
-	if sample.PolicyVersion == nil {
-		return "the sample does not say which policy version it is from"
+	if rehearsal(sample) {
+		return "" // no policy version answered it
 	}
 	if _, known := in.o.ordinals[sample.GetPolicyVersion()]; !known {
 		return fmt.Sprintf("the policy version %.80q was never published by this trainer", sample.GetPolicyVersion())

@@ -17,7 +17,7 @@ func NewLoopMetrics(reg prometheus.Registerer) (*LoopMetrics, error) {
 	}
 	m := &LoopMetrics{
 		updates: counter("trainer_updates_total", "Updates that ended, by outcome: published or skipped.", "outcome"),
-		samples: counter("trainer_samples_total", "Samples by what became of them: used, refused or repeated.", "fate"),
+		samples: counter("trainer_samples_total", "Samples by what became of them: used, refused, repeated, or foreign (of another tenant, or no reply of a policy).", "fate"),
 		retries: counter("trainer_retries_total", "Failures that were tried again, by what failed.", "action"),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "trainer_waiting_samples", Help: "Samples in memory that wait for an update."}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{

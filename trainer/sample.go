@@ -88,6 +88,11 @@ func (a Admission) example(s *schemas.SampleAssembled, o Objective) (*example, e
 	return e, nil
 }
 
+// rehearsal says that a sample is a reply under a standing hint, to be learned without it.
+func rehearsal(s *schemas.SampleAssembled) bool {
+	return s.GetKind() == schemas.SampleKind_SAMPLE_KIND_REHEARSAL
+}
+
 // temperatureOf is that of all log-probs of a sample. A turn at temperature 0 becomes a sample only where the policy engine was told to have it trained
 // (--policy-train-greedy): its log-probs are then those at temperature 1. 0 means not known.
 func temperatureOf(s *schemas.Sampling) float64 {
