@@ -92,11 +92,16 @@ func TestStatusOfTraining(t *testing.T) {
 	if st.Updates[0].Skipped != "" {
 		t.Errorf("an update in work was skipped: %+v", st.Updates[0])
 	}
-	_, err := s.Postgres.Exec(t.Context(), `WITH t AS (INSERT INTO trainers (tenant) VALUES ('default') RETURNING tenant)
-		INSERT INTO updates (tenant, number, update_id, parent, status, reason, started, started_at) SELECT tenant, 3, $1, 'x', 'skipped', 'not finite', '', now() FROM t`, st.Updates[0].ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	caughtUp(t, s, func(ctx context.Context) error {
+		skipped, err := schemas.Encode(schemas.Event{
+			ID: schemas.NewID(), Source: "trainer/1", Tenant: "default", Session: "policy",
+			Payload: &schemas.UpdateSkipped{Update: 3, UpdateId: st.Updates[0].ID, ParentVersion: version, Reason: "not finite"},
+		})
+		if err != nil {
+			return err
+		}
+		return s.Log.Append(ctx, skipped)
+	})
 	if st = status(t, s); st.Updates[0].Skipped != "not finite" || st.Updates[1].Skipped != "" {
 		t.Errorf("skipped updates %+v", st.Updates)
 	}
@@ -112,7 +117,7 @@ func TestStatusOfTraining(t *testing.T) {
 		t.Errorf("versions %+v", st.Versions)
 	}
 	var first, second int64
-	err = s.ClickHouse.QueryRow(t.Context(), "SELECT maxIf(staleness, update = 1), maxIf(staleness, update = 3) FROM staleness WHERE sampled_by = 'base' HAVING count() = 2").Scan(&first, &second)
+	err := s.ClickHouse.QueryRow(t.Context(), "SELECT maxIf(staleness, update = 1), maxIf(staleness, update = 3) FROM staleness WHERE sampled_by = 'base' HAVING count() = 2").Scan(&first, &second)
 	if err != nil || first != 0 || second != 1 {
 		t.Errorf("staleness %d and %d, %v: one version was published between the two updates", first, second, err)
 	}

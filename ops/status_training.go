@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/nextstate-rl/nextstate/ops/policy"
 )
 
@@ -95,19 +93,17 @@ func (s *System) readTraining(ctx context.Context, st *Status) error {
 	if st.Updates, err = s.updates(ctx); err != nil {
 		return fmt.Errorf("status of the updates: %w", err)
 	}
-	if err := s.skipped(ctx, st.Updates); err != nil {
-		return fmt.Errorf("status of the updates, from the trainer's ledger: %w", err)
-	}
 	if st.Versions, err = s.versions(ctx); err != nil {
 		return fmt.Errorf("status of the versions: %w", err)
 	}
 	return nil
 }
 
-// updates are the newest ones, the newest first.
+// updates are the tenant's newest ones, the newest first.
 func (s *System) updates(ctx context.Context) ([]UpdateStatus, error) {
-	rows, err := s.ClickHouse.Query(ctx, `SELECT update, toString(update_id), parent_version, ifNull(version, ''), samples, started_at, published_at, metrics
-		FROM updates ORDER BY update DESC, started_at DESC LIMIT $1`, updatesListed)
+	rows, err := s.ClickHouse.Query(ctx, `SELECT u.update, toString(u.update_id), u.parent_version, ifNull(u.version, ''), k.reason, u.samples, u.started_at, u.published_at, u.metrics
+		FROM updates AS u ANY LEFT JOIN update_skipped AS k ON k.tenant = u.tenant AND k.update_id = u.update_id
+		WHERE u.tenant = $1 ORDER BY u.update DESC, u.started_at DESC LIMIT $2`, s.Config.Tenant, updatesListed)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +111,7 @@ func (s *System) updates(ctx context.Context) ([]UpdateStatus, error) {
 	updates := []UpdateStatus{}
 	for rows.Next() {
 		var u UpdateStatus
-		if err := rows.Scan(&u.Update, &u.ID, &u.Parent, &u.Version, &u.Samples, &u.Started, &u.Published, &u.Metrics); err != nil {
+		if err := rows.Scan(&u.Update, &u.ID, &u.Parent, &u.Version, &u.Skipped, &u.Samples, &u.Started, &u.Published, &u.Metrics); err != nil {
 			return nil, err
 		}
 		// JSON has no way to say NaN.
@@ -125,41 +121,18 @@ func (s *System) updates(ctx context.Context) ([]UpdateStatus, error) {
 	return updates, rows.Err()
 }
 
-// skipped fills in why updates gave no version: the ledger knows, and no event says it.
-func (s *System) skipped(ctx context.Context, updates []UpdateStatus) error {
-	places := map[string]int{}
-	for i, u := range updates {
-		if u.Version == "" {
-			places[u.ID] = i
-		}
-	}
-	if len(places) == 0 {
-		return nil
-	}
-	rows, err := s.Postgres.Query(ctx, "SELECT update_id::text, reason FROM updates WHERE update_id = ANY($1::uuid[]) AND status = 'skipped'", slices.Collect(maps.Keys(places)))
-	if err != nil {
-		return err
-	}
-	var id, reason string
-	_, err = pgx.ForEachRow(rows, []any{&id, &reason}, func() error {
-		updates[places[id]].Skipped = reason
-		return nil
-	})
-	return err
-}
-
-// versions are the newest ones that were published or have answered, the newest first.
+// versions are the tenant's newest ones that were published or have answered, the newest first.
 func (s *System) versions(ctx context.Context) ([]VersionStatus, error) {
 	rows, err := s.ClickHouse.Query(ctx, `SELECT version, anyIf(n, n IS NOT NULL) AS number, max(parent), max(at), sum(turns), sum(good), sum(bad), sum(neutral), sum(hinted),
 			if(sum(turns) > sum(unjudged), (toFloat64(sum(good)) - toFloat64(sum(bad))) / (sum(turns) - sum(unjudged)), NULL)
 		FROM
 		(
 			SELECT toString(event_id) AS version, toNullable(update) AS n, parent_version AS parent, toNullable(record_time) AS at, record_time AS seen,
-				0 AS turns, 0 AS good, 0 AS bad, 0 AS neutral, 0 AS unjudged, 0 AS hinted FROM policy_published
+				0 AS turns, 0 AS good, 0 AS bad, 0 AS neutral, 0 AS unjudged, 0 AS hinted FROM policy_published WHERE tenant = $1
 			UNION ALL
-			SELECT policy_version, update, '', NULL, last_turn, turns, good, bad, neutral, unjudged, hinted FROM rewards_by_version
+			SELECT policy_version, update, '', NULL, last_turn, turns, good, bad, neutral, unjudged, hinted FROM rewards_by_version WHERE tenant = $1
 		)
-		GROUP BY version ORDER BY number DESC NULLS LAST, max(seen) DESC LIMIT $1`, versionsListed)
+		GROUP BY version ORDER BY number DESC NULLS LAST, max(seen) DESC LIMIT $2`, s.Config.Tenant, versionsListed)
 	if err != nil {
 		return nil, err
 	}
