@@ -67,25 +67,34 @@ func (h Half) stories() ([]story, error) {
 const drawsMax = 1000
 
 // Problems generates n distinct problems: the same ones for the same half and seed, and those of a smaller n first. Every story comes up before one comes
-// again. It fails when a half does not have so many.
+// again. It fails when a half does not have so many; there are some 10,000.
 func Problems(half Half, seed uint64, n int) ([]Problem, error) {
 	stories, err := half.stories()
 	if err != nil {
 		return nil, err
 	}
+	problems, err := tell(stories, seed, n)
+	if err != nil {
+		return nil, fmt.Errorf("the half %s: %w", half, err)
+	}
+	return problems, nil
+}
+
+// tell makes problems of stories.
+func tell(stories []story, seed uint64, n int) ([]Problem, error) {
 	random := rand.New(rand.NewPCG(seed, 0x70726f62)) //nolint:gosec // problems are no secret
 	var problems []Problem
 	var order []int
 	for seen, draws := map[string]bool{}, 0; len(problems) < n; draws++ {
 		if draws == drawsMax {
-			return nil, fmt.Errorf("the half %s of the problems has fewer than %d distinct ones: %d were found", half, n, len(problems))
+			return nil, fmt.Errorf("%d problems are wanted, %d distinct ones were found: ask for fewer", n, len(problems))
 		}
 		if len(order) == 0 {
 			order = random.Perm(len(stories))
 		}
 		p := stories[order[0]](random, names[random.IntN(len(names))])
 		order = order[1:]
-		if !seen[p.Text] {
+		if len(p.Numbers()) >= 2 && !seen[p.Text] { // one number alone cannot show that a reply is about it
 			seen[p.Text] = true
 			problems = append(problems, p)
 			draws = 0
