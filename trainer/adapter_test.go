@@ -118,6 +118,37 @@ func TestAdapterGGUF(t *testing.T) {
 	if alpha, _ := f.Float("adapter.lora.alpha"); alpha != a.Alpha {
 		t.Errorf("alpha %v", alpha)
 	}
+	if got, _ := f.String("general.architecture"); got != "llama" {
+		t.Errorf("architecture %q", got)
+	}
+}
+
+// TestAdapterOfQwen2: the architecture goes with the adapter, through its own file into llama.cpp's, which llama.cpp refuses under another.
+func TestAdapterOfQwen2(t *testing.T) {
+	one := []trainer.Layer{{PEFT: "model.layers.0.self_attn.q_proj", GGUF: "blk.0.attn_q", In: 2, Out: 4, Architecture: "qwen2"}}
+	a := trainer.NewAdapter(one, 1, 1)
+	copy(a.B[0], []float32{1, 2, 3, 4})
+	var peft, out bytes.Buffer
+	if err := a.WritePEFT(&peft, "base"); err != nil {
+		t.Fatal(err)
+	}
+	back, err := trainer.ReadAdapter(bytes.NewReader(peft.Bytes()), int64(peft.Len()))
+	if err != nil || !same(a, back) {
+		t.Fatalf("the adapter came back changed: %v", err)
+	}
+	if err := back.WriteGGUF(&out); err != nil {
+		t.Fatal(err)
+	}
+	f, err := gguf.Read(bytes.NewReader(out.Bytes()), int64(out.Len()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := f.String("general.architecture"); got != "qwen2" {
+		t.Errorf("architecture %q", got)
+	}
+	if b, err := f.Float32(f.Tensor("blk.0.attn_q.weight.lora_b")); err != nil || !slices.Equal(b, a.B[0]) {
+		t.Errorf("the rows of B, which have one order only: %v, %v", b, err)
+	}
 }
 
 // TestAdamW: the update equals the algorithm written out for one number, with warm-up, decay and clipping.

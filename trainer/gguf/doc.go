@@ -8,5 +8,5 @@
 //   - Memory stays in proportion to the bytes that the file really has; a count in the file is never trusted.
 //   - Shapes are in GGUF's order: the first dimension is the contiguous one. A matrix of shape [in, out] is row-major [out][in].
 //
-// Read first: file.go (Open, File), then tensor.go (Tensor, Float32), dequantise.go (the block formats), model.go (the llama architecture), write.go.
+// Read first: file.go (Open, File), then tensor.go (Tensor, Float32), dequantise.go (the block formats), model.go (the llama family), write.go.
 package gguf

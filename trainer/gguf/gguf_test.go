@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/nextstate-rl/nextstate/trainer/gguf"
+	"github.com/nextstate-rl/nextstate/trainer/gguf/gguftest"
 )
 
 // small is a whole model of the llama architecture with two blocks, as the writer makes it.
@@ -143,6 +144,11 @@ func TestRefused(t *testing.T) {
 			return p, s
 		}
 	}
+	with := func(name string, numbers ...float32) parts {
+		return func(p []gguf.Pair, s []gguf.Source) ([]gguf.Pair, []gguf.Source) {
+			return p, append(s, gguf.Source{Name: name, Shape: []int{len(numbers)}, Chunks: gguf.Numbers(numbers)})
+		}
+	}
 	for want, change := range map[string]parts{
 		`architecture "gemma3"`:         set("general.architecture", "gemma3"),
 		"of which architecture":         set("general.architecture", nil),
@@ -155,6 +161,15 @@ func TestRefused(t *testing.T) {
 		"has the shape [8 12]":          set("llama.feed_forward_length", uint32(16)),
 		"do not go together":            set("llama.attention.head_count", uint32(3)),
 		"not a power of two":            set("general.alignment", uint32(24)),
+		`by "yarn"`:                     set("llama.rope.scaling.type", "yarn"),
+		"scales its attention by 1.5":   set("llama.rope.scaling.attn_factor", float32(1.5)),
+		"turn by -1":                    set("llama.rope.scaling.factor", float32(-1)),
+		"2 of them rotated":             set("llama.rope.dimension_count", uint32(2)),
+		"8 of them values":              set("llama.attention.value_length", uint32(8)),
+		"rope_freqs.weight has the sh":  with("rope_freqs.weight", 1, 1, 1),
+		"turn by +Inf":                  with("rope_freqs.weight", 1, 0),
+		"blk.0.attn_k.bias is missing":  with("blk.0.attn_q.bias", 0, 0, 0, 0, 0, 0, 0, 0),
+		"has the tensor blk.0.attn_out": with("blk.0.attn_output.bias", 0, 0, 0, 0, 0, 0, 0, 0),
 		"stands in it twice": func(p []gguf.Pair, s []gguf.Source) ([]gguf.Pair, []gguf.Source) {
 			return append(p, p[0]), s
 		},
@@ -177,6 +192,45 @@ func TestRefused(t *testing.T) {
 	} {
 		if _, err := read(t, []byte(raw)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want an error with %q, got %v", want, err)
+		}
+	}
+}
+
+// TestMembers: what each member of the family has is taken, and what it has not is refused: llama.cpp, which serves the same file, would compute something else.
+func TestMembers(t *testing.T) {
+	for _, c := range []struct {
+		architecture, refused string
+		change                func(m *gguftest.Model)
+	}{
+		{"llama", "", func(m *gguftest.Model) { m.Biased, m.Factors = true, []float32{1, 2} }},
+		{"llama", "attn_q_norm", func(m *gguftest.Model) { m.HeadNorms = true }},
+		{"qwen2", "", func(m *gguftest.Model) { m.Biased = true }},
+		{"qwen2", "", func(m *gguftest.Model) { m.Untied = true }},
+		{"qwen2", "rope_freqs", func(m *gguftest.Model) { m.Factors = []float32{1, 2} }},
+		{"qwen3", "", func(m *gguftest.Model) { m.HeadNorms = true }},
+		{"qwen3", "attn_q_norm.weight is missing", func(*gguftest.Model) {}},
+		{"qwen3", "attn_q.bias", func(m *gguftest.Model) { m.HeadNorms, m.Biased = true, true }},
+	} {
+		m := gguftest.Tiny()
+		m.Architecture = c.architecture
+		c.change(&m)
+		f, err := m.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := f.Llama()
+		if c.refused != "" {
+			if err == nil || !strings.Contains(err.Error(), c.refused) {
+				t.Errorf("%+v: want an error with %q, got %v", m, c.refused, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%+v: %v", m, err)
+			continue
+		}
+		if got.Architecture != m.Architecture || got.Biased != m.Biased || got.HeadNorms != m.HeadNorms || got.TiedOutput == m.Untied {
+			t.Errorf("%+v was read as %+v", m, got)
 		}
 	}
 }
