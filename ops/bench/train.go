@@ -67,6 +67,9 @@ func Train(ctx context.Context, e *Env) (results []Result, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := w.same(ctx, t); err != nil {
+		return nil, err
+	}
 	r, err := e.compare(ctx, "train", "tokens/s", w.update, func(context.Context) (float64, error) { return w.torchUpdate(t) })
 	if err != nil {
 		return nil, err
@@ -79,7 +82,7 @@ func Train(ctx context.Context, e *Env) (results []Result, err error) {
 	results = []Result{
 		r.higher("train", "tokens/s", map[string]any{
 			"samples": len(w.samples), "tokens": tokens, "threads": w.threads(), "rank": trainRank, "torch": t.first.Version,
-			"loss": w.metrics["loss"], "baseline_loss": t.last.Loss, "grad_norm": w.metrics["grad_norm"], "baseline_grad_norm": t.last.Norm,
+			"loss": w.loss, "baseline_loss": w.torchLoss, "grad_norm": w.norm, "baseline_grad_norm": w.torchNorm, // of the first update
 		}),
 		lower("train_peak_memory", "MB", megabytes(memory), float64(t.last.PeakKB)/1000, map[string]any{
 			"baseline_libraries_mb": float64(t.first.LibrariesKB) / 1000,
@@ -103,6 +106,8 @@ type trainWork struct {
 	adapter *trainer.Adapter
 	recipe  trainer.Preset
 	metrics map[string]float64 // of the last update
+
+	loss, norm, torchLoss, torchNorm float64 // of the first update
 }
 
 // threads of either side.
@@ -167,6 +172,21 @@ func (w *trainWork) update(ctx context.Context) (float64, error) {
 func (w *trainWork) torchUpdate(t *torch) (float64, error) {
 	seconds, err := t.update()
 	return float64(len(w.samples)*trainTokens) / seconds, err
+}
+
+// same makes the first update on both sides, and refuses to compare what is not the same.
+func (w *trainWork) same(ctx context.Context, t *torch) error {
+	if _, err := w.update(ctx); err != nil {
+		return err
+	}
+	if _, err := w.torchUpdate(t); err != nil {
+		return err
+	}
+	w.loss, w.norm, w.torchLoss, w.torchNorm = w.metrics["loss"], w.metrics["grad_norm"], t.last.Loss, t.last.Norm
+	if math.Abs(w.loss-w.torchLoss) > trainTolerance*math.Abs(w.torchLoss) || math.Abs(w.norm-w.torchNorm) > trainTolerance*w.torchNorm {
+		return fmt.Errorf("the first update has loss %g and gradient norm %g; PyTorch's has %g and %g", w.loss, w.norm, w.torchLoss, w.torchNorm)
+	}
+	return nil
 }
 
 // difference is the largest one between PEFT's log-probs with the adapter and the engine's, in nats.
