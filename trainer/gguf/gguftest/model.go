@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"slices"
 
 	"github.com/nextstate-rl/nextstate/trainer/gguf"
 )
@@ -20,7 +21,7 @@ type Model struct {
 	Untied, Biased, HeadNorms bool
 	// Factors divide the frequencies of rotation, [HeadSize/2]; nil: none.
 	Factors []float32
-	// Pairs are further metadata.
+	// Pairs are further metadata, such as a tokenizer; they win over the model's own.
 	Pairs []gguf.Pair
 	Seed  uint64
 }
@@ -53,7 +54,7 @@ func (m Model) Open() (*gguf.File, error) {
 	return gguf.Read(bytes.NewReader(out.Bytes()), int64(out.Len()))
 }
 
-// pairs name no tokenizer: nothing that reads text can take the model.
+// pairs name no tokenizer unless Pairs do: nothing that reads text can take the model then.
 func (m Model) pairs() []gguf.Pair {
 	list := []gguf.Pair{{Key: "general.architecture", Value: m.Architecture}, {Key: "tokenizer.ggml.model", Value: "none"}}
 	for _, p := range []struct {
@@ -74,6 +75,9 @@ func (m Model) pairs() []gguf.Pair {
 		list = append(list, gguf.Pair{Key: m.Architecture + "." + p.key, Value: uint32(p.value)}) //nolint:gosec // sizes of a small model
 	}
 	list = append(list, gguf.Pair{Key: m.Architecture + ".attention.layer_norm_rms_epsilon", Value: float32(1e-5)})
+	list = slices.DeleteFunc(list, func(p gguf.Pair) bool {
+		return slices.ContainsFunc(m.Pairs, func(own gguf.Pair) bool { return own.Key == p.Key })
+	})
 	return append(list, m.Pairs...)
 }
 
