@@ -3,22 +3,25 @@ package ops
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // Bounds on what sessions wait for: their own signals, an update, and a new version's way into the engine.
 const (
-	signalsWait = 2 * time.Minute
-	updateWait  = 10 * time.Minute
-	servedWait  = 30 * time.Second
-	servedPoll  = 50 * time.Millisecond
+	decisionsWait   = 2 * time.Minute
+	publicationWait = 10 * time.Minute
+	adoptionWait    = 30 * time.Second
+	adoptionPoll    = 50 * time.Millisecond
 )
 
 // Pace waits between sessions for what they set going, so that each begins with all that the ones before it taught. One goroutine.
 type Pace struct {
 	Learning *Learning
-	// Served is the version that the gateway answers with.
-	Served func(context.Context) (string, error)
+	// Versions lists what the gateway serves, at least one version, the one that it answers with first.
+	Versions func(context.Context) ([]string, error)
 	// Batch is the number of samples of an update; 0: nothing is trained.
 	Batch int
 	// Published and Adopted are told of each update, and of each version that is served, with the wait for it. They may be nil.
@@ -33,8 +36,8 @@ type Waited struct{ Training, Serving time.Duration }
 
 // Decided waits until the signals of so many turns of each session were derived.
 func (p *Pace) Decided(ctx context.Context, turns map[string]int) error {
-	waiting, cancel := context.WithTimeoutCause(ctx, signalsWait,
-		fmt.Errorf("the turns of the session were not judged within %s: see nextstate deadletters list", signalsWait))
+	waiting, cancel := context.WithTimeoutCause(ctx, decisionsWait,
+		fmt.Errorf("the turns of the session were not judged within %s: see nextstate deadletters list", decisionsWait))
 	defer cancel()
 	return p.Learning.Until(waiting, func(now Learned) bool {
 		for session, n := range turns {
@@ -51,7 +54,7 @@ func (p *Pace) Updated(ctx context.Context) (w Waited, err error) {
 	if p.Batch == 0 {
 		return w, nil
 	}
-	waiting, cancel := context.WithTimeout(ctx, updateWait)
+	waiting, cancel := context.WithTimeout(ctx, publicationWait)
 	defer cancel()
 	for {
 		start := time.Now()
@@ -64,7 +67,7 @@ func (p *Pace) Updated(ctx context.Context) (w Waited, err error) {
 			if ctx.Err() != nil {
 				return w, context.Cause(ctx)
 			}
-			return w, fmt.Errorf("%d samples wait and no update was published within %s (%d running): see the log of the trainer with --log-level info", now.Waiting, updateWait, now.Running)
+			return w, fmt.Errorf("%d samples wait and no update was published within %s (%d running): see the log of the trainer with --log-level info", now.Waiting, publicationWait, now.Running)
 		}
 		if len(now.Published) == p.told {
 			return w, nil
@@ -87,21 +90,22 @@ func (p *Pace) Updated(ctx context.Context) (w Waited, err error) {
 func (p *Pace) served(ctx context.Context, version string) error {
 	start := time.Now()
 	for {
-		served, err := p.Served(ctx)
+		versions, err := p.Versions(ctx)
 		if err != nil {
 			return err
 		}
+		served := versions[0]
 		if served == version || p.later(served) {
 			if p.Adopted != nil {
 				p.Adopted(served, time.Since(start))
 			}
 			return nil
 		}
-		if time.Since(start) > servedWait {
-			return fmt.Errorf("version %s was published and is not served after %s; %s still is: see the log of the engine with --log-level info", version, servedWait, served)
+		if time.Since(start) > adoptionWait {
+			return fmt.Errorf("version %s was published and is not served after %s; %s still is: see the log of the engine with --log-level info", version, adoptionWait, served)
 		}
 		select {
-		case <-time.After(servedPoll):
+		case <-time.After(adoptionPoll):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -117,3 +121,43 @@ func (p *Pace) later(version string) bool {
 	}
 	return false
 }
+
+// WhileServing runs all stages of this process and follows its training, for as long as do works. do is given the address of the gateway, once it listens.
+func (s *System) WhileServing(ctx context.Context, l *Learning, do func(ctx context.Context, gateway string) error) error {
+	running, ctx := errgroup.WithContext(ctx)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	running.Go(func() error { return RunStages(ctx, s) })
+	running.Go(func() error { return l.Follow(ctx, s.Log) })
+	running.Go(func() error {
+		defer stop()
+		select {
+		case <-s.Listening():
+		case <-ctx.Done():
+			return nil // a stage failed, and says why
+		}
+		return do(ctx, "http://"+s.Endpoints().HTTP)
+	})
+	return running.Wait()
+}
+
+// WaitStored waits until the history has every record of the log.
+func (s *System) WaitStored(ctx context.Context) error {
+	for {
+		lags, err := Lags(ctx, s.Log)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(lags, func(l Lag) bool { return l.Stage == "clickhouse" && l.Lag > 0 }) {
+			return nil
+		}
+		select {
+		case <-time.After(storedPoll):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// storedPoll is how often the sink's progress is asked for.
+const storedPoll = 100 * time.Millisecond

@@ -2,24 +2,13 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/nextstate-rl/nextstate/ops"
 	"github.com/nextstate-rl/nextstate/ops/personas"
 	"github.com/nextstate-rl/nextstate/ops/policy"
-)
-
-// Bounds on what a session of the demo waits for: its own signals, an update, and the new version's way into the engine.
-const (
-	demoSignalsWait = 2 * time.Minute
-	demoUpdateWait  = 10 * time.Minute
-	demoServeWait   = 30 * time.Second
 )
 
 // demoTrainWait is longer than any demo: an update begins when it has all its samples, so that the same seed gives the same minibatches.
@@ -34,11 +23,8 @@ type live struct {
 	s        *ops.System
 	plan     personas.Plan
 	gateway  *personas.Client
-	learning *learning
-	// batch is the number of samples of an update; 0: nothing is trained.
-	batch int
-	// shown updates were printed.
-	shown int
+	learning *ops.Learning
+	pace     *ops.Pace
 	// no session begins after limit.
 	limit time.Time
 }
@@ -49,53 +35,37 @@ func (d Demo) live(ctx context.Context, g *Globals, start time.Time) error {
 	if err != nil {
 		return fmt.Errorf("--persona: %w", err)
 	}
-	l := &live{g: g, learning: newLearning(), limit: start.Add(d.Limit), plan: personas.Plan{
+	l := &live{g: g, learning: ops.NewLearning(g.Tenant), limit: start.Add(d.Limit), plan: personas.Plan{
 		Persona: persona, Half: personas.Tuning, Sessions: d.Sessions, Turns: d.Turns, Aligned: demoAligned, Seed: d.Seed, Temperature: d.Temperature, MaxTokens: d.MaxTokens,
 		Prefix: "demo", User: persona.Name, Control: policy.Base,
 	}}
 	if err := l.plan.Validate(); err != nil {
 		return err
 	}
-	if l.batch, err = d.training(g); err != nil {
+	batch, err := d.training(g)
+	if err != nil {
 		return err
 	}
+	l.pace = &ops.Pace{Learning: l.learning, Batch: batch, Published: l.update, Adopted: l.adopted}
 	return g.with(ctx, ops.NeedAll, func(ctx context.Context, s *ops.System) error {
 		if s.Attached {
 			return fmt.Errorf("process %d already runs with the data folder %s: leave --data away, the demo has its own", s.Endpoints().PID, g.Data)
 		}
 		l.s = s
-		return l.serve(ctx, func(ctx context.Context) error {
+		return s.WhileServing(ctx, l.learning, func(ctx context.Context, gateway string) error {
 			g.printf("  ready in %.1f s\n\n", time.Since(start).Seconds())
+			l.gateway = personas.NewClient(gateway, "")
+			l.pace.Versions = l.gateway.Versions
 			return l.show(ctx, start)
 		})
 	})
 }
 
-// serve runs all stages and the follower of the log for as long as do works.
-func (l *live) serve(ctx context.Context, do func(context.Context) error) error {
-	running, ctx := errgroup.WithContext(ctx)
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	running.Go(func() error { return ops.RunStages(ctx, l.s) })
-	running.Go(func() error { return l.learning.follow(ctx, l.s.Log) })
-	running.Go(func() error {
-		defer stop()
-		select {
-		case <-l.s.Listening():
-		case <-ctx.Done():
-			return nil // a stage failed, and says why
-		}
-		l.gateway = personas.NewClient("http://"+l.s.Endpoints().HTTP, "")
-		return do(ctx)
-	})
-	return running.Wait()
-}
-
 func (l *live) show(ctx context.Context, start time.Time) error {
 	g, p := l.g, l.plan.Persona
 	g.printf("The %s wants %s.\nAt most %d sessions, each about another problem; %d judged replies a session. ", p.Name, p.Wish, l.plan.Sessions, l.plan.Turns)
-	if l.batch > 0 {
-		g.printf("%d samples make an update.\n", l.batch)
+	if l.pace.Batch > 0 {
+		g.printf("%d samples make an update.\n", l.pace.Batch)
 	} else {
 		g.printf("Nothing is trained.\n")
 	}
@@ -117,16 +87,12 @@ func (l *live) show(ctx context.Context, start time.Time) error {
 // after shows a session, waits until its turns were judged, and then for the update that they make possible.
 func (l *live) after(ctx context.Context, s *personas.Session) error {
 	l.session(s)
-	signals, cancel := context.WithTimeoutCause(ctx, demoSignalsWait, fmt.Errorf("the turns of session %s were not judged within %s: see nextstate deadletters list", s.ID, demoSignalsWait))
-	defer cancel()
 	turns := len(s.Turns) + 1 // the reply to the persona's last word counts too
-	if err := l.learning.until(signals, func(_ trained, decided map[string]int) bool { return decided[s.ID] >= turns }); err != nil {
+	if err := l.pace.Decided(ctx, map[string]int{s.ID: turns}); err != nil {
 		return err
 	}
-	if l.batch > 0 {
-		if err := l.updates(ctx); err != nil {
-			return err
-		}
+	if _, err := l.pace.Updated(ctx); err != nil {
+		return err
 	}
 	if s.Index < l.plan.Sessions && time.Now().After(l.limit) {
 		l.g.printf("The time of --limit is used up: no further session begins.\n")
@@ -135,56 +101,12 @@ func (l *live) after(ctx context.Context, s *personas.Session) error {
 	return nil
 }
 
-// updates waits until no update runs and too few samples wait for another one, and the newest version is served.
-func (l *live) updates(ctx context.Context) error {
-	waiting, cancel := context.WithTimeoutCause(ctx, demoUpdateWait, errors.New("no update"))
-	defer cancel()
-	for {
-		err := l.learning.until(waiting, func(t trained, _ map[string]int) bool {
-			return len(t.published) > l.shown || t.running == 0 && t.waiting < l.batch
-		})
-		if err != nil {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			now := l.learning.now()
-			return fmt.Errorf("%d samples wait and no update was published within %s (%d running): see the log of the trainer with --log-level info", now.waiting, demoUpdateWait, now.running)
-		}
-		published := l.learning.now().published
-		if len(published) == l.shown {
-			return nil
-		}
-		for _, u := range published[l.shown:] {
-			l.g.printf("      update %d: %d samples, %s\n", u.number, u.samples, figures(u.metrics))
-		}
-		l.shown = len(published)
-		if err := l.served(ctx, published[len(published)-1].version); err != nil {
-			return err
-		}
-	}
+func (l *live) update(u ops.UpdateLearned) {
+	l.g.printf("      update %d: %d samples, %s\n", u.Number, u.Samples, figures(u.Metrics))
 }
 
-// served waits until the gateway answers with a version.
-func (l *live) served(ctx context.Context, version string) error {
-	start := time.Now()
-	for {
-		versions, err := l.gateway.Versions(ctx)
-		if err != nil {
-			return err
-		}
-		if slices.Contains(versions[:1], version) {
-			l.g.printf("      version %s is served (%.1f s later)\n", short(version), time.Since(start).Seconds())
-			return nil
-		}
-		if time.Since(start) > demoServeWait {
-			return fmt.Errorf("version %s was published and is not served after %s; %s still is: see the log of the engine with --log-level info", version, demoServeWait, versions[0])
-		}
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+func (l *live) adopted(version string, after time.Duration) {
+	l.g.printf("      version %s is served (%.1f s later)\n", short(version), after.Seconds())
 }
 
 // session shows the first reply, what the persona thought of it, and what came of the others.
@@ -246,7 +168,7 @@ FROM turns WHERE hint IS NOT NULL GROUP BY hint ORDER BY turns DESC LIMIT 4`},
 }
 
 func (l *live) questions(ctx context.Context) error {
-	if err := l.stored(ctx); err != nil {
+	if err := l.s.WaitStored(ctx); err != nil {
 		return err
 	}
 	for _, q := range liveQuestions {
@@ -263,7 +185,7 @@ const tracedSamples = 2
 
 // trace shows what the newest version was made of, as far as one update goes.
 func (l *live) trace(ctx context.Context) error {
-	published := l.learning.now().published
+	published := l.learning.Now().Published
 	if len(published) == 0 {
 		return nil
 	}
@@ -272,37 +194,19 @@ func (l *live) trace(ctx context.Context) error {
 		return err
 	}
 	newest := published[len(published)-1]
-	version, ok := policies.Version(newest.version)
+	version, ok := policies.Version(newest.Version)
 	if !ok {
-		return fmt.Errorf("version %s was published and is not in the topic policies: its retention (--kafka-retention) is too short for this demo", newest.version)
+		return fmt.Errorf("version %s was published and is not in the topic policies: its retention (--kafka-retention) is too short for this demo", newest.Version)
 	}
 	trace, err := ops.TracePolicy(ctx, l.s, policies, version)
 	if err != nil {
 		return err
 	}
-	l.g.printf("\nWhat is behind the newest version? (nextstate policies trace; here %d of the %d samples of its last update)\n\n", min(tracedSamples, newest.samples), newest.samples)
+	l.g.printf("\nWhat is behind the newest version? (nextstate policies trace; here %d of the %d samples of its last update)\n\n", min(tracedSamples, newest.Samples), newest.Samples)
 	for _, sample := range trace.Updates[0].Samples[:min(tracedSamples, len(trace.Updates[0].Samples))] {
 		PoliciesTrace{Width: 110}.print(l.g, sample)
 	}
 	return nil
-}
-
-// stored waits until the history has every record.
-func (l *live) stored(ctx context.Context) error {
-	for {
-		lags, err := ops.Lags(ctx, l.s.Log)
-		if err != nil {
-			return err
-		}
-		if !slices.ContainsFunc(lags, func(lag ops.Lag) bool { return lag.Stage == "clickhouse" && lag.Lag > 0 }) {
-			return nil
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }
 
 // conclude says what happened, whatever it was.
@@ -310,7 +214,7 @@ func (l *live) conclude(r *personas.Result, took time.Duration) {
 	policy, control := r.Satisfied()
 	n := len(r.Sessions)
 	l.g.printf("\nFirst replies that satisfied the %s: %d of %d; the control's: %d of %d.\n", l.plan.Persona.Name, policy, n, control, n)
-	switch updates := len(l.learning.now().published); {
+	switch updates := len(l.learning.Now().Published); {
 	case r.AlignedAt > 0:
 		l.g.printf("Aligned: the first replies of %d sessions in a row, up to session %d, after %d updates. ", demoAligned, r.AlignedAt, updates)
 	default:
