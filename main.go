@@ -31,6 +31,12 @@ type commands struct {
 
 	Policies cli.Policies `cmd:"" help:"Policy versions: list, compare, roll back, pin, trace, rebuild, export."`
 
+	Hints struct {
+		List     cli.HintsList     `cmd:"" help:"List them, by user."`
+		Show     cli.HintsShow     `cmd:"" help:"Show one: the turn that it is from, and what it has taught."`
+		Withdraw cli.HintsWithdraw `cmd:"" help:"Have one teach no more."`
+	} `cmd:"" help:"Standing hints: what users asked for, and goes on teaching (--standing-hints)."`
+
 	Status      cli.Status `cmd:"" help:"Lag, counts and dead letters of each stage."`
 	Deadletters struct {
 		List  cli.DeadLettersList  `cmd:"" help:"List records that a stage could not take."`

@@ -47,6 +47,8 @@ type Config struct {
 	Policy policy.Config
 	// Train is the trainer; off unless it has an engine.
 	Train TrainConfig
+	// Rehearse is the stage that practises standing hints between sessions; off by default.
+	Rehearse RehearseConfig
 
 	Telemetry telemetry.Config
 	Assets    AssetsConfig
@@ -62,6 +64,8 @@ type DirectConfig struct {
 	// Teacher is a policy.TeacherVersion (empty: its default), or NoTeacher. It needs System.Policy.
 	Teacher   string
 	Selection processors.Selection
+	// Standing: the hints of a user stay, and teach that user's later turns. It runs the stage stand.
+	Standing bool
 }
 
 // NoTeacher means that no teacher is asked: hints are selected unscored.
@@ -88,7 +92,7 @@ func (c Config) Validate() error {
 	if len(c.Kafka.Brokers) > 0 {
 		errs = append(errs, c.Kafka.Validate())
 	}
-	errs = append(errs, c.Pair.Validate(), c.Sink.Validate(), c.Gateway.Validate(), c.Telemetry.Validate(), c.Train.Validate())
+	errs = append(errs, c.Pair.Validate(), c.Sink.Validate(), c.Gateway.Validate(), c.Telemetry.Validate(), c.Train.Validate(), c.Rehearse.Validate())
 	errs = append(errs, c.spool().Validate())
 	if engine := c.Policy.Engine; engine != NoPolicy && engine != policy.Engines[0].Name && engine != "" {
 		errs = append(errs, c.Policy.Validate()) // the embedded one needs assets first

@@ -35,6 +35,9 @@ func Stages() []Stage {
 		{"clickhouse", clickHouseConfig(sink.DefaultConfig()).Group, schemas.Topics(), nil, runClickHouse},
 		// The trainer keeps its place in samples in its ledger and not in a group: a sample waits there until its minibatch is full, which is no lag.
 		{"train", nil, nil, []string{schemas.TopicPolicies}, runTrain},
+		// Off unless asked for, so nobody waits for their progress: stand reads samples (WaitStanding), rehearse what stands.
+		{"stand", nil, nil, []string{schemas.TopicStanding}, runStand},
+		{"rehearse", nil, nil, []string{schemas.TopicSamples, schemas.TopicStanding}, runRehearse},
 	}
 }
 
@@ -100,6 +103,9 @@ func runDirect(ctx context.Context, s *System) error {
 	cfg, err := s.direct(finders)
 	if err != nil {
 		return err
+	}
+	if s.Config.Direct.Standing {
+		cfg.Standing = processors.LiveStanding{Hints: s.newStandingReader().hints}
 	}
 	if cfg.Teacher == nil && s.Config.Direct.Teacher != NoTeacher {
 		s.Telemetry.Logger.Info("no policy engine runs in this process, so hints are selected without a teacher: run direct beside the engine, or give it a remote one")

@@ -49,8 +49,10 @@ type ReplayReport struct {
 	Differences []Difference `json:"differences"`
 	// Gaps are ranges of interactions that neither the log nor the history holds: repeats at the end of what the history holds, or records that
 	// were deleted before a sink had stored them.
-	Gaps    []string `json:"gaps,omitempty"`
-	Seconds float64  `json:"seconds"`
+	Gaps []string `json:"gaps,omitempty"`
+	// Rehearsals are the samples of rehearsals: they are derived from no interaction, so they are counted and not compared.
+	Rehearsals int64   `json:"rehearsal_samples,omitempty"`
+	Seconds    float64 `json:"seconds"`
 }
 
 // Difference is one derived event that is not as it was.
@@ -75,6 +77,9 @@ func (r ReplayReport) Line() string {
 	}
 	if len(r.Gaps) > 0 {
 		verdict += "; neither in the log nor in the history: " + strings.Join(r.Gaps, ", ")
+	}
+	if r.Rehearsals > 0 {
+		verdict += fmt.Sprintf("; %d samples of rehearsals left out, which are derived from no interaction", r.Rehearsals)
 	}
 	return fmt.Sprintf("%d interactions gave %d derived events in %.1f s: %s", r.Events, r.Derived, r.Seconds, verdict)
 }
@@ -163,6 +168,10 @@ func (r *replay) options(was *recorded, hints *pages) (processors.DeriveOptions,
 		return processors.DeriveOptions{}, err
 	}
 	direct.Contexts.Turns = r.h.readers()[0]
+	// What stood when a turn was derived is a fact, also when models are asked again.
+	direct.Standing = processors.RecordedStanding{Lookup: func(_ context.Context, turn string) ([]*schemas.HintVoteCast, error) {
+		return votesOf(was.hints[turn], (*schemas.HintVoteCast).GetFinder, processors.StandingFinder), nil
+	}}
 	if !r.o.Rejudge {
 		direct.Teacher = processors.RecordedTeacher{Lookup: recordedTeacher{was, hints}.lookup}
 		direct.Contexts.Turns = nil // what was said is asked for by turn
@@ -318,6 +327,10 @@ func (p *partitionReplay) finish(ctx context.Context) error {
 		now[about(p.unmatched[i])] = &p.unmatched[i]
 	}
 	err := p.unseen(ctx, func(old schemas.Event) {
+		if sample, ok := old.Payload.(*schemas.SampleAssembled); ok && sample.GetKind() == schemas.SampleKind_SAMPLE_KIND_REHEARSAL {
+			p.count(func(r *ReplayReport) { r.Rehearsals++ })
+			return
+		}
 		key := about(old)
 		p.difference(&old, now[key])
 		delete(now, key)

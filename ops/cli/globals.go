@@ -133,6 +133,22 @@ type Globals struct {
 		Staleness    int           `help:"Policy versions published since a sample was sampled, at most; older ones are dead-lettered." default:"8"`
 	} `embed:"" prefix:"train-" group:"Training"`
 
+	Standing struct {
+		Hints bool `help:"A user's hints stay: they teach all later turns of that user, until they are replaced or withdrawn (nextstate hints)."`
+	} `embed:"" prefix:"standing-" group:"Derivation"`
+
+	Rehearse  bool `help:"Between sessions the policy practises what the standing hints ask for, with the embedded policy and trainer." group:"Training"`
+	Rehearsal struct {
+		Updates     int           `help:"Minibatches of one rehearsal, at most." default:"6"`
+		Seconds     int           `help:"Wall time of its sampling and training, at most." default:"300"`
+		Mix         Mix           `help:"Replies of each user and anchors in a round: anchors (neutral prompts, and those of users without hints) hold the policy where it is." default:"4:2"`
+		Prompts     string        `help:"JSONL of prompts of the same kind as the users' own: {\"user\": \"ann\", \"messages\": [...]}; without user: for everybody." placeholder:"FILE" type:"path"`
+		Temperature float64       `help:"Sampling temperature of the replies." default:"0.6"`
+		MaxTokens   int           `help:"Most tokens of a reply." default:"64"`
+		MinTokens   int           `help:"Shorter replies do not pass the guard." default:"20"`
+		Quiet       time.Duration `help:"How long nobody must have been served before." default:"2s"`
+	} `embed:"" prefix:"rehearse-" group:"Training"`
+
 	Spool struct {
 		Dir      string `help:"Folder of the gateway's journal; each gateway needs its own. Default: spool in the data folder." type:"path"`
 		MaxBytes int64  `help:"Most bytes of it, while Kafka is away." default:"1073741824"`
@@ -219,6 +235,11 @@ func (g *Globals) serving(c *ops.Config) {
 		Engine: g.Train.Engine, Preset: g.Train.Preset, Batch: g.Train.Batch, Wait: g.Train.Wait, Schedule: g.Train.Schedule, Rank: g.Train.Rank, Alpha: g.Train.Alpha,
 		LearningRate: g.Train.LearningRate, Threads: g.Train.Threads, Seed: g.Train.Seed, MaxTokens: g.Train.MaxTokens, PerSession: g.Train.PerSession,
 		PerUser: g.Train.PerUser, MaxStaleness: g.Train.Staleness,
+	}
+	c.Direct.Standing = g.Standing.Hints
+	c.Rehearse = ops.RehearseConfig{
+		On: g.Rehearse, Updates: g.Rehearsal.Updates, Seconds: g.Rehearsal.Seconds, Replies: g.Rehearsal.Mix.Replies, Anchors: g.Rehearsal.Mix.Anchors,
+		Prompts: g.Rehearsal.Prompts, Temperature: g.Rehearsal.Temperature, MaxTokens: g.Rehearsal.MaxTokens, MinTokens: g.Rehearsal.MinTokens, Quiet: g.Rehearsal.Quiet,
 	}
 	c.Spool = spool.Config{Dir: g.Spool.Dir, MaxBytes: g.Spool.MaxBytes, Sync: spool.Sync(g.Spool.Sync)}
 }

@@ -100,7 +100,7 @@ func (Up) agents(g *Globals, s *ops.System, addr string) {
 
 // Run runs stages as replicas.
 type Run struct {
-	Stages []string `arg:"" help:"gateway, pair, evaluate, direct, assemble, clickhouse, train."`
+	Stages []string `arg:"" help:"gateway, pair, evaluate, direct, assemble, clickhouse, train, stand, rehearse."`
 }
 
 // Help explains the command.
@@ -127,6 +127,19 @@ func (r Run) Run(ctx context.Context, g *Globals) error {
 				return errors.New("nothing is trained without a training engine: add --train-engine onnx")
 			}
 			need |= ops.NeedPostgres
+		case "direct":
+			if g.Standing.Hints {
+				need |= ops.NeedClickHouse // what stands may be older than what the log retains
+			}
+		case "stand":
+			if !g.Standing.Hints {
+				return errors.New("nothing stands unless hints shall: add --standing-hints")
+			}
+		case "rehearse":
+			if !g.Rehearse {
+				return errors.New("nothing is rehearsed unless it shall be: add --rehearse")
+			}
+			need |= ops.NeedPostgres | ops.NeedClickHouse
 		}
 	}
 	return g.with(ctx, need, func(ctx context.Context, s *ops.System) error {
