@@ -298,6 +298,15 @@ func FuzzRead(f *testing.F) {
 	f.Add(raw)
 	f.Add(raw[:len(raw)/2])
 	f.Add([]byte("GGUF"))
+	scaled := gguftest.Model{
+		Architecture: "qwen3", Blocks: 1, Hidden: 4, Heads: 2, KVHeads: 1, HeadSize: 2, FFN: 4, Vocabulary: 3, Context: 8, HeadNorms: true,
+		Pairs: []gguf.Pair{{Key: "qwen3.rope.scaling.type", Value: "linear"}, {Key: "qwen3.rope.scaling.factor", Value: float32(2)}},
+	}
+	var other bytes.Buffer
+	if err := scaled.Write(&other); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(other.Bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		file, err := read(t, b)
 		if err != nil {
@@ -311,6 +320,8 @@ func FuzzRead(f *testing.F) {
 				t.Fatalf("%s: %d numbers of %d", x.Name, len(got), x.Numbers())
 			}
 		}
-		_, _ = file.Llama()
+		if m, err := file.Llama(); err == nil && len(m.Frequencies) != m.HeadSize/2 {
+			t.Fatalf("%d frequencies for heads of %d", len(m.Frequencies), m.HeadSize)
+		}
 	})
 }
