@@ -104,6 +104,19 @@ func (a *Adapter) Norm() float64 {
 	return math.Sqrt(sum)
 }
 
+// towards is the adapter at a part of the way to another.
+func (a *Adapter) towards(other *Adapter, part float64) *Adapter {
+	c := a.Clone()
+	var goal [][]float32
+	other.each(func(_ int, x []float32) { goal = append(goal, x) })
+	c.each(func(i int, x []float32) {
+		for j, v := range x {
+			x[j] = float32(float64(v) + part*(float64(goal[i][j])-float64(v)))
+		}
+	})
+	return c
+}
+
 // Scale multiplies all parameters.
 func (a *Adapter) Scale(by float64) {
 	a.each(func(_ int, x []float32) {

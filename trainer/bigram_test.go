@@ -2,7 +2,6 @@ package trainer_test
 
 import (
 	"context"
-	"math"
 	"math/rand/v2"
 
 	"github.com/nextstate-rl/nextstate/trainer"
@@ -94,13 +93,4 @@ func (e *bigram) Gradient(_ context.Context, a *trainer.Adapter, sequences []tra
 		}
 	}
 	return nil
-}
-
-// meanLogprob of the sampled tokens of a sequence.
-func meanLogprob(rows [][]float32) float64 {
-	sum := 0.0
-	for _, row := range rows {
-		sum += float64(row[0])
-	}
-	return sum / math.Max(1, float64(len(rows)))
 }

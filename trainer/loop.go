@@ -211,9 +211,7 @@ func (o *owner) update(ctx context.Context, b *Begun, samples []*schemas.SampleA
 	}
 	if o.last.updateID != b.Event.ID {
 		began := time.Now()
-		updated, reason, err := o.compute(ctx, Update{
-			Objective: recipe.Objective, Optimizer: recipe.Optimizer, Admission: o.admission(recipe), Parent: parent.adapter, Moments: parent.moments, Samples: samples,
-		})
+		updated, reason, err := o.compute(ctx, recipe.Update(o.deps.Vocabulary, parent.adapter, parent.moments, samples))
 		if err != nil {
 			return err
 		}
@@ -250,10 +248,6 @@ func (o *owner) publish(ctx context.Context, p publication, samples []*schemas.S
 	o.newest = &policy{event.ID, p.updated.Adapter, p.updated.Moments}
 	o.observe(p.metrics)
 	return o.deliver(ctx, event)
-}
-
-func (o *owner) admission(r Recipe) Admission {
-	return Admission{Vocabulary: o.deps.Vocabulary, MaxTokens: r.MaxTokens}
 }
 
 // compute runs the update. reason says why it gives no version, which is for good: computing it again would end in the same way.

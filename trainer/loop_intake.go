@@ -304,7 +304,7 @@ func (in *intake) foreign(e schemas.Event) bool {
 // refusal says why a sample cannot be trained; "" when it can.
 func (in *intake) refusal(e schemas.Event) string {
 	sample, _ := e.Payload.(*schemas.SampleAssembled)
-	if err := in.o.admission(in.o.cfg.Recipe).AdmitUnder(in.o.cfg.Recipe.Objective, sample); err != nil {
+	if err := in.o.cfg.Recipe.admission(in.o.deps.Vocabulary).AdmitUnder(in.o.cfg.Recipe.Objective, sample); err != nil {
 		return err.Error()
 	}
 	if rehearsal(sample) {

@@ -479,36 +479,3 @@ func TestSchedule(t *testing.T) {
 		}
 	}
 }
-
-// TestPresets: every preset makes a valid recipe that survives its way through UpdateStarted, and a recipe of another version is refused.
-func TestPresets(t *testing.T) {
-	for _, p := range trainer.Presets() {
-		r := trainer.Recipe{Objective: p.Objective, Optimizer: p.Optimizer, Rank: p.Rank, Alpha: p.Alpha, MaxTokens: 64, BaseModel: "m"}
-		text, err := r.Encode()
-		must(t, err)
-		if back, err := trainer.DecodeRecipe(text); err != nil || back != r {
-			t.Errorf("%s: %+v, %v", p.Name, back, err)
-		}
-		if found, err := trainer.PresetByName(p.Name); err != nil || found != p {
-			t.Errorf("%s is not found: %v", p.Name, err)
-		}
-	}
-	if _, err := trainer.PresetByName("best"); err == nil {
-		t.Error("an unknown preset was found")
-	}
-	if _, err := trainer.DecodeRecipe(`{"objective": {}, "new": 1}`); err == nil {
-		t.Error("a recipe with an unknown setting was accepted")
-	}
-	for name, spoil := range map[string]func(*trainer.Recipe){
-		"rank": func(r *trainer.Recipe) { r.Rank = 0 }, "alpha": func(r *trainer.Recipe) { r.Alpha = math.NaN() }, "rate": func(r *trainer.Recipe) { r.Optimizer.LearningRate = 0 },
-		"beta": func(r *trainer.Recipe) { r.Optimizer.Beta2 = 1 }, "loss": func(r *trainer.Recipe) { r.Objective.Directive = "x" }, "clip": func(r *trainer.Recipe) { r.Objective.EpsLow = -1 },
-		"tokens": func(r *trainer.Recipe) { r.MaxTokens = 0 }, "support": func(r *trainer.Recipe) { r.Objective.Support = "x" },
-		"kl": func(r *trainer.Recipe) { r.Objective.KLCoef, r.Objective.KLKind = 1, "x" },
-	} {
-		r := tinyRecipe()
-		spoil(&r)
-		if r.Validate() == nil {
-			t.Errorf("%s: accepted", name)
-		}
-	}
-}

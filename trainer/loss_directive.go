@@ -7,19 +7,26 @@ import (
 )
 
 // topK is the directive loss at position i over the support (algorithm, section 6): for v in S(t), w_v = softmax over S(t) of old(v),
-// Delta_v = clip(teacher(v)-old(v), -C, C), A_v = Delta_v*w_v (detached), and the sum of L(rho_v, A_v).
+// Delta_v = clip(teacher(v)-old(v), -C, C), A_v = Delta_v*w_v (detached), and the sum of L(rho_v, A_v). With CenterDelta, Delta_v is reduced by the sum of
+// w_u*Delta_u.
 func (o Objective) topK(t *Turn, i int, current Current) (loss float64, grads []Gradient, size int, err error) {
 	ids, old, teacher, err := o.support(t, i)
 	if err != nil || len(ids) == 0 {
 		return 0, nil, 0, err
 	}
-	norm := logSumExp(old)
-	for j, id := range ids {
-		delta := teacher[j] - old[j]
+	norm, mean := logSumExp(old), 0.0
+	delta := make([]float64, len(ids)) // nats
+	for j := range ids {
+		delta[j] = teacher[j] - old[j]
 		if o.DeltaClip > 0 {
-			delta = math.Max(-o.DeltaClip, math.Min(o.DeltaClip, delta))
+			delta[j] = math.Max(-o.DeltaClip, math.Min(o.DeltaClip, delta[j]))
 		}
-		l, g, _ := Surrogate(current(i, id), old[j], delta*math.Exp(old[j]-norm), o.EpsLow, o.EpsHigh)
+		if o.CenterDelta {
+			mean += delta[j] * math.Exp(old[j]-norm)
+		}
+	}
+	for j, id := range ids {
+		l, g, _ := Surrogate(current(i, id), old[j], (delta[j]-mean)*math.Exp(old[j]-norm), o.EpsLow, o.EpsHigh)
 		loss += l
 		grads = append(grads, Gradient{id, g})
 	}
@@ -62,6 +69,12 @@ func repeated(row []uint32) (uint32, bool) {
 // tailLogSumExpMax keeps a little mass for the tail bin.
 const tailLogSumExpMax = -1e-7
 
+// tailOf is the log-prob of all tokens but those of a top-k.
+func tailOf(top []float64) (tail float64, clamped bool) {
+	sum := logSumExp(top)
+	return math.Log(-math.Expm1(math.Min(sum, tailLogSumExpMax))), sum > tailLogSumExpMax
+}
+
 // ReverseKL is KL(student || teacher) of one position over the teacher's top-K and one tail bin (algorithm, section 6). A tail that is clamped has no
 // gradient.
 func ReverseKL(ids []uint32, teacher []float64, current func(id uint32) float64) (kl float64, grads []Gradient) {
@@ -70,10 +83,8 @@ func ReverseKL(ids []uint32, teacher []float64, current func(id uint32) float64)
 		cur[j] = current(id)
 		kl += math.Exp(cur[j]) * (cur[j] - teacher[j])
 	}
-	top := logSumExp(cur)
-	clamped := top > tailLogSumExpMax
-	tail := math.Log(-math.Expm1(math.Min(top, tailLogSumExpMax)))
-	teacherTail := math.Log(-math.Expm1(math.Min(logSumExp(teacher), tailLogSumExpMax)))
+	tail, clamped := tailOf(cur)
+	teacherTail, _ := tailOf(teacher)
 	kl += math.Exp(tail) * (tail - teacherTail)
 	for j, id := range ids {
 		p := math.Exp(cur[j])

@@ -2,11 +2,11 @@ package trainer
 
 import "math"
 
-// metrics sums what an update reports. Means are over tokens, those of loss and reward over samples.
+// metrics sums what an update reports. Means are over tokens, that of the loss over samples, that of the reward over those that are no rehearsals.
 type metrics struct {
-	samples, tokens, known, teachers, clipped float64
-	sum                                       map[string]float64
-	gapMax                                    float64
+	samples, rehearsals, tokens, known, teachers, clipped float64
+	sum                                                   map[string]float64
+	gapMax                                                float64
 }
 
 func newMetrics(samples int) *metrics {
@@ -15,7 +15,11 @@ func newMetrics(samples int) *metrics {
 
 func (m *metrics) add(e *example, l *TurnLoss, current [][]float32, entropy []float32, o Objective) {
 	m.sum["loss"] += l.Loss / m.samples
-	m.sum["reward_mean"] += e.turn.Reward / m.samples
+	if e.turn.Rehearsal {
+		m.rehearsals++
+	} else {
+		m.sum["reward_mean"] += e.turn.Reward
+	}
 	if e.turn.Teacher != nil {
 		m.teachers++
 	}
@@ -43,12 +47,14 @@ func (m *metrics) add(e *example, l *TurnLoss, current [][]float32, entropy []fl
 func (m *metrics) finish(norm, rate float64) map[string]float64 {
 	out := map[string]float64{
 		"grad_norm": norm, "learning_rate": rate, "tokens": m.tokens, "samples": m.samples, "teacher_fraction": m.teachers / m.samples,
-		"clip_fraction": m.clipped / m.tokens,
+		"clip_fraction": m.clipped / m.tokens, "rehearsal_fraction": m.rehearsals / m.samples,
 	}
 	for name, v := range m.sum {
 		switch name {
-		case "loss", "reward_mean":
+		case "loss":
 			out[name] = v
+		case "reward_mean":
+			out[name] = v / (m.samples - m.rehearsals)
 		case "logprob_gap", "importance_weight_mean":
 			out[name] = v / m.known
 		default:

@@ -18,12 +18,22 @@ const (
 // Directive names a form of the directive loss.
 type Directive string
 
-// The forms (algorithm, section 6).
+// The forms (algorithm, section 6); forward_kl is ours.
 const (
 	DirectiveTopK      Directive = "top_k"
 	DirectiveToken     Directive = "token"
 	DirectiveReverseKL Directive = "reverse_kl"
+	DirectiveForwardKL Directive = "forward_kl"
 	DirectiveNone      Directive = "none"
+)
+
+// Baseline names what is subtracted from a reward.
+type Baseline string
+
+// The baselines: nothing, or the mean reward of the other judged samples of the minibatch.
+const (
+	BaselineNone  Baseline = ""
+	BaselineBatch Baseline = "batch"
 )
 
 // Objective is the hybrid objective with its hyperparameters (algorithm, section 6). The zero value is not usable: begin with a preset.
@@ -39,8 +49,15 @@ type Objective struct {
 	Support   Support   `json:"support"`
 	// DeltaClip is C, the bound of |teacher - old| in nats; 0: none.
 	DeltaClip float64 `json:"delta_clip"`
+	// CenterDelta subtracts from teacher - old, once clipped, its mean over the support under the old policy (top_k only): the advantages of a position
+	// then sum to 0, and the loss moves no mass out of the support.
+	CenterDelta bool `json:"center_delta"`
 	// NegativeScale multiplies negative rewards (1 in the paper).
 	NegativeScale float64 `json:"negative_scale"`
+	// Baseline is subtracted from the reward, after NegativeScale.
+	Baseline Baseline `json:"baseline"`
+	// Rehearsal is the form of the loss of rehearsals, which is all of theirs: forward_kl, reverse_kl, or none: they are then refused.
+	Rehearsal Directive `json:"rehearsal"`
 	// KLCoef weighs the KL to the reference; KLKind says which estimator.
 	KLCoef float64 `json:"kl_coef"`
 	KLKind KLKind  `json:"kl_kind"`
@@ -54,8 +71,9 @@ type Turn struct {
 	ResponseIDs []uint32
 	// Mask is 1 for trained tokens and 0 for others [R]; nil: all 1.
 	Mask []float64
-	// Reward is the turn's score.
-	Reward float64
+	// Reward is the turn's score, and Baseline what is subtracted from it once it is scaled.
+	Reward   float64
+	Baseline float64
 	// Old are the log-probs of ResponseIDs under the old policy [R], recomputed by the trainer's own engine.
 	Old []float64
 	// Sampler are those that the serving engine gave [R]; nil: unknown, then no importance weight.
@@ -67,6 +85,8 @@ type Turn struct {
 	StudentOld [][]float64
 	// Teacher is nil when there is no hint: the directive loss is then 0.
 	Teacher *TeacherRows
+	// Rehearsal: the response was sampled from the teacher, and nobody judged it.
+	Rehearsal bool
 }
 
 // TeacherRows is the teacher's view under the selected hint; with token_optimal selection each row is that of its own hint.
@@ -107,6 +127,7 @@ type TurnLoss struct {
 // Loss computes the objective of one turn, with its gradients by the current log-probs. The loss of an update is the mean over its turns.
 func (o Objective) Loss(t *Turn, current Current) (*TurnLoss, error) {
 	n := len(t.ResponseIDs)
+	o = o.under(t.Rehearsal)
 	if err := t.check(o); err != nil {
 		return nil, err
 	}
@@ -133,14 +154,32 @@ func (o Objective) Loss(t *Turn, current Current) (*TurnLoss, error) {
 	return out, nil
 }
 
+// under is the objective of a turn or of a rehearsal, which has no reward and no weight but its own.
+func (o Objective) under(rehearsal bool) Objective {
+	if rehearsal {
+		o.Directive, o.WDir, o.ImportanceCap = o.Rehearsal, 1, 0
+	}
+	return o
+}
+
+// overTeachers says that the directive loss sums over the teacher's top-k.
+func (o Objective) overTeachers() bool {
+	return o.Directive == DirectiveTopK && o.Support == SupportTeacher || o.Directive == DirectiveReverseKL || o.Directive == DirectiveForwardKL
+}
+
+// scaled is a reward as it counts.
+func (o Objective) scaled(reward float64) float64 {
+	if reward < 0 {
+		reward *= o.NegativeScale
+	}
+	return reward
+}
+
 // position is the whole loss at position i, with its gradients, before mask and importance weight.
 func (o Objective) position(t *Turn, i int, current Current, out *TurnLoss) (float64, []Gradient, error) {
 	id := t.ResponseIDs[i]
 	cur := current(i, id)
-	reward := t.Reward
-	if reward < 0 {
-		reward *= o.NegativeScale
-	}
+	reward := o.scaled(t.Reward) - t.Baseline
 	advantage, weight := reward, o.WEval
 	if o.Directive == DirectiveToken {
 		// Token level (v1): one advantage for both signals, already weighted.
@@ -173,6 +212,9 @@ func (o Objective) position(t *Turn, i int, current Current, out *TurnLoss) (flo
 		dir, dirGrads, out.SupportSize[i], err = o.topK(t, i, current)
 	case DirectiveReverseKL:
 		dir, dirGrads = ReverseKL(t.Teacher.IDs[i], t.Teacher.Logprobs[i], func(id uint32) float64 { return current(i, id) })
+		out.SupportSize[i] = len(t.Teacher.IDs[i])
+	case DirectiveForwardKL:
+		dir, dirGrads = ForwardKL(t.Teacher.IDs[i], t.Teacher.Logprobs[i], func(id uint32) float64 { return current(i, id) })
 		out.SupportSize[i] = len(t.Teacher.IDs[i])
 	case DirectiveToken, DirectiveNone:
 	}
@@ -224,7 +266,7 @@ func (t *Turn) check(o Objective) error {
 		if len(t.Teacher.Response) != n {
 			return bad("teacher", len(t.Teacher.Response))
 		}
-	case DirectiveReverseKL:
+	case DirectiveReverseKL, DirectiveForwardKL:
 		if len(t.Teacher.IDs) != n || len(t.Teacher.Logprobs) != n {
 			return bad("teacher top-k", min(len(t.Teacher.IDs), len(t.Teacher.Logprobs)))
 		}

@@ -20,6 +20,10 @@ type example struct {
 	turn     Turn
 	// teacherAt[t][k] is the column of the teacher's k-th token among the wanted ones; nil without a teacher.
 	teacherAt [][]int
+	// judged: the reward is a verdict, and not the 0 of a turn that nobody judged.
+	judged bool
+	// old are the log-probs of the wanted tokens before the update [R][K], nats; nil before the first pass.
+	old [][]float32
 }
 
 // Refused says why a sample cannot be trained. It is permanent: the sample is dead-lettered with this reason.
@@ -58,8 +62,13 @@ func (a Admission) example(s *schemas.SampleAssembled, o Objective) (*example, e
 	}
 	e := &example{
 		sequence: Sequence{Prompt: len(t.GetPromptIds()), Temperature: temperature},
-		turn:     Turn{ResponseIDs: t.GetResponseIds(), Reward: reward(s)},
+		turn:     Turn{ResponseIDs: t.GetResponseIds(), Rehearsal: rehearsal(s)},
+		judged:   !rehearsal(s) && s.GetKind() != schemas.SampleKind_SAMPLE_KIND_DIRECTIVE,
 	}
+	if !e.turn.Rehearsal {
+		e.turn.Reward = reward(s)
+	}
+	o = o.under(e.turn.Rehearsal)
 	e.sequence.Tokens = append(append(e.sequence.Tokens, t.GetPromptIds()...), t.GetResponseIds()...)
 	for _, id := range e.sequence.Tokens {
 		if int64(id) >= int64(a.Vocabulary) {
@@ -69,23 +78,39 @@ func (a Admission) example(s *schemas.SampleAssembled, o Objective) (*example, e
 	for _, m := range t.GetMask() {
 		e.turn.Mask = append(e.turn.Mask, float64(min(m, 1)))
 	}
-	var err error
-	if e.turn.Sampler, err = finite("sampler's log-probs", t.GetLogprobsSampled()); err != nil {
+	if err := a.signals(e, s, o); err != nil {
 		return nil, err
-	}
-	if e.turn.StudentIDs, err = a.rows("student's top-k", t.GetTopK(), n); err != nil {
-		return nil, err
-	}
-	if s.GetTeacher() != nil && o.Directive != DirectiveNone {
-		if err := a.teach(e, s.GetTeacher(), n); err != nil {
-			return nil, err
-		}
-		if err := e.taughtFor(o.Directive); err != nil {
-			return nil, err
-		}
 	}
 	e.want(o)
 	return e, nil
+}
+
+// signals adds what the sampler and the teacher said. A rehearsal was sampled from the teacher: only the teacher's top-k counts.
+func (a Admission) signals(e *example, s *schemas.SampleAssembled, o Objective) (err error) {
+	t, n := s.GetTokens(), len(e.turn.ResponseIDs)
+	if e.turn.Rehearsal {
+		if o.Directive == DirectiveNone || o.Directive == "" {
+			return refuse("it is a rehearsal, and the recipe trains none (objective.rehearsal)")
+		}
+		e.turn.Teacher = &TeacherRows{}
+		if err := a.likeliest(e.turn.Teacher, s.GetTeacher(), n); err != nil {
+			return err
+		}
+		return e.taughtFor(o.Directive)
+	}
+	if e.turn.Sampler, err = finite("sampler's log-probs", t.GetLogprobsSampled()); err != nil {
+		return err
+	}
+	if e.turn.StudentIDs, err = a.rows("student's top-k", t.GetTopK(), n); err != nil {
+		return err
+	}
+	if s.GetTeacher() == nil || o.Directive == DirectiveNone {
+		return nil
+	}
+	if err := a.teach(e, s.GetTeacher(), n); err != nil {
+		return err
+	}
+	return e.taughtFor(o.Directive)
 }
 
 // rehearsal says that a sample is a reply under a standing hint, to be learned without it.
@@ -120,17 +145,10 @@ func (a Admission) teach(e *example, t *schemas.TeacherScored, n int) error {
 	if rows.Response, err = finite("teacher's log-probs", t.GetLogprobs()); err != nil {
 		return err
 	}
-	if rows.IDs, err = a.rows("teacher's top-k", t.GetTopK(), n); err != nil {
+	if err := a.likeliest(rows, t, n); err != nil {
 		return err
 	}
-	values, err := finite("teacher's top-k log-probs", t.GetTopK().GetLogprobs())
-	if err != nil {
-		return err
-	}
-	if rows.Logprobs, err = table("teacher's top-k log-probs", values, n, int(t.GetTopK().GetK())); err != nil {
-		return err
-	}
-	values, err = finite("teacher's log-probs at the student's tokens", t.GetLogprobsAtStudent())
+	values, err := finite("teacher's log-probs at the student's tokens", t.GetLogprobsAtStudent())
 	if err != nil {
 		return err
 	}
@@ -145,12 +163,25 @@ func (a Admission) teach(e *example, t *schemas.TeacherScored, n int) error {
 	return nil
 }
 
+// likeliest adds the teacher's own top-k.
+func (a Admission) likeliest(rows *TeacherRows, t *schemas.TeacherScored, n int) (err error) {
+	if rows.IDs, err = a.rows("teacher's top-k", t.GetTopK(), n); err != nil {
+		return err
+	}
+	values, err := finite("teacher's top-k log-probs", t.GetTopK().GetLogprobs())
+	if err != nil {
+		return err
+	}
+	rows.Logprobs, err = table("teacher's top-k log-probs", values, n, int(t.GetTopK().GetK()))
+	return err
+}
+
 // taughtFor refuses a teacher without the rows that the directive loss sums over.
 func (e *example) taughtFor(d Directive) error {
 	switch {
 	case d == DirectiveTopK && e.turn.StudentIDs == nil:
 		return refuse("it has a teacher and no top-k of its own: sample with --policy-top-k above 0")
-	case (d == DirectiveTopK || d == DirectiveReverseKL) && e.turn.Teacher.IDs == nil:
+	case d != DirectiveToken && e.turn.Teacher.IDs == nil:
 		return refuse("its teacher gave no top-k: ask it for one")
 	}
 	return nil
@@ -209,7 +240,7 @@ func table(what string, x []float64, n, k int) ([][]float64, error) {
 
 // want lists the tokens at each position whose log-probs the objective looks at: the sampled one, the student's top-k, and the teacher's.
 func (e *example) want(o Objective) {
-	teacher := e.turn.Teacher != nil && e.turn.Teacher.IDs != nil && (o.Support == SupportTeacher || o.Directive == DirectiveReverseKL)
+	teacher := e.turn.Teacher != nil && e.turn.Teacher.IDs != nil && o.overTeachers()
 	if teacher {
 		e.teacherAt = make([][]int, len(e.turn.ResponseIDs))
 	}

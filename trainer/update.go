@@ -9,11 +9,15 @@ import (
 	"github.com/nextstate-rl/nextstate/schemas"
 )
 
-// Update is one optimizer update: everything that its result depends on. The same Update on the same engine gives the same bytes.
+// Update is one update of the policy: everything that its result depends on. The same Update on the same engine gives the same bytes.
 type Update struct {
 	Objective Objective
 	Optimizer AdamW
 	Admission Admission
+	// Epochs is the number of optimizer steps, each over the whole minibatch; 0: one. The old log-probs are those before the first.
+	Epochs int
+	// MaxKL bounds the mean KL(old || new) of a trained token, nats: a step is halved until it holds. 0: no bound.
+	MaxKL float64
 	// Parent is the adapter before the update and Moments the optimizer's state; both are left as they are.
 	Parent  *Adapter
 	Moments *Moments
@@ -25,40 +29,52 @@ type Update struct {
 type Updated struct {
 	Adapter *Adapter
 	Moments *Moments
-	// Metrics by name: loss, loss_eval, loss_dir, kl, reward_mean, clip_fraction, ratio_mean, entropy, grad_norm, learning_rate, logprob_gap, logprob_gap_max, tokens,
-	// samples, teacher_fraction.
+	// Metrics by name, those of the last epoch: loss, loss_eval, loss_dir, kl, reward_mean, clip_fraction, ratio_mean, entropy, grad_norm, learning_rate, logprob_gap,
+	// logprob_gap_max, tokens, samples, teacher_fraction, rehearsal_fraction; with MaxKL also step_kl and step_scale.
 	Metrics map[string]float64
 }
 
 // ErrNotFinite is returned (wrapped) when a loss or a gradient is not finite: the update is skipped, and the parent stays.
 var ErrNotFinite = errors.New("not finite")
 
-// Run computes the update (algorithm, section 6): old log-probs, losses, gradient, clipping, AdamW. With one update a minibatch the current policy is the old
-// one, so one forward pass gives both.
+// Run computes the update (algorithm, section 6): in each epoch old log-probs, losses, gradient, clipping, AdamW, and the trust region. In the first epoch
+// the current policy is the old one, so one forward pass gives both.
 func (u Update) Run(ctx context.Context, engine Engine) (*Updated, error) {
 	if len(u.Samples) == 0 {
 		return nil, errors.New("an update needs a sample")
 	}
-	examples, sequences, err := u.examples()
+	parts, err := u.parts()
 	if err != nil {
 		return nil, err
 	}
-	m, grad := newMetrics(len(examples)), u.Parent.Zero()
-	for from, to := 0, 0; from < len(examples); from = to {
-		for tokens := 0; to < len(examples) && (to == from || tokens+len(sequences[to].Tokens) <= microTokens); to++ {
-			tokens += len(sequences[to].Tokens)
-		}
-		if err := u.accumulate(ctx, engine, part{from, examples[from:to], sequences[from:to]}, m, grad); err != nil {
+	out := &Updated{Adapter: u.Parent.Clone(), Moments: &Moments{u.Moments.Step, u.Moments.First.Clone(), u.Moments.Second.Clone()}}
+	for range max(1, u.Epochs) {
+		if err := u.epoch(ctx, engine, parts, out); err != nil {
 			return nil, err
 		}
 	}
-	if norm := grad.Norm(); math.IsNaN(norm) || math.IsInf(norm, 0) {
-		return nil, fmt.Errorf("the gradient's norm is %v: %w", norm, ErrNotFinite)
+	return out, nil
+}
+
+// epoch is one optimizer step over the whole minibatch.
+func (u Update) epoch(ctx context.Context, engine Engine, parts []part, out *Updated) error {
+	m, grad := newMetrics(len(u.Samples)), u.Parent.Zero()
+	for _, p := range parts {
+		if err := u.accumulate(ctx, engine, out.Adapter, p, m, grad); err != nil {
+			return err
+		}
 	}
-	out := &Updated{Adapter: u.Parent.Clone(), Moments: &Moments{u.Moments.Step, u.Moments.First.Clone(), u.Moments.Second.Clone()}}
+	if norm := grad.Norm(); math.IsNaN(norm) || math.IsInf(norm, 0) {
+		return fmt.Errorf("the gradient's norm is %v: %w", norm, ErrNotFinite)
+	}
+	before, moved := out.Adapter, out.Metrics["step_kl"]
+	out.Adapter = before.Clone()
 	norm := u.Optimizer.Update(out.Adapter, out.Moments, grad)
 	out.Metrics = m.finish(norm, u.Optimizer.Rate(out.Moments.Step))
-	return out, nil
+	if u.MaxKL > 0 {
+		return u.restrain(ctx, engine, parts, out, before, moved)
+	}
+	return nil
 }
 
 // microTokens bounds the tokens that an engine gets at once: of so many it can keep what the forward pass computed until their gradient is asked for.
@@ -71,21 +87,39 @@ type part struct {
 	sequences []Sequence
 }
 
+// parts cuts the minibatch.
+func (u Update) parts() (parts []part, err error) {
+	examples, sequences, err := u.examples()
+	if err != nil {
+		return nil, err
+	}
+	for from, to := 0, 0; from < len(examples); from = to {
+		for tokens := 0; to < len(examples) && (to == from || tokens+len(sequences[to].Tokens) <= microTokens); to++ {
+			tokens += len(sequences[to].Tokens)
+		}
+		parts = append(parts, part{from, examples[from:to], sequences[from:to]})
+	}
+	return parts, nil
+}
+
 // accumulate adds the gradient of a part's losses to grad. No loss looks at another sample.
-func (u Update) accumulate(ctx context.Context, engine Engine, p part, m *metrics, grad *Adapter) (err error) {
+func (u Update) accumulate(ctx context.Context, engine Engine, a *Adapter, p part, m *metrics, grad *Adapter) (err error) {
 	var reference [][][]float32
-	if u.Objective.KLCoef != 0 { // B = 0: the model without adapter
+	first := p.examples[0].old == nil
+	if u.Objective.KLCoef != 0 && first { // B = 0: the model without adapter
 		if reference, _, err = engine.Logprobs(ctx, u.Parent.Zero(), p.sequences); err != nil {
 			return err
 		}
 	}
-	current, entropy, err := engine.Logprobs(ctx, u.Parent, p.sequences) // last, so that the engine keeps it for the gradient
+	current, entropy, err := engine.Logprobs(ctx, a, p.sequences) // last, so that the engine keeps it for the gradient
 	if err != nil {
 		return err
 	}
 	coef := make([][][]float64, len(p.examples))
 	for n, e := range p.examples {
-		e.observe(current[n], reference, n)
+		if first {
+			e.observe(current[n], reference, n)
+		}
 		loss, err := u.Objective.Loss(&e.turn, e.lookup(current[n]))
 		if err != nil {
 			return fmt.Errorf("sample %d: %w", p.from+n, err)
@@ -96,7 +130,7 @@ func (u Update) accumulate(ctx context.Context, engine Engine, p part, m *metric
 		coef[n] = e.coefficients(loss, 1/m.samples)
 		m.add(e, loss, current[n], entropy[n], u.Objective)
 	}
-	return engine.Gradient(ctx, u.Parent, p.sequences, coef, grad)
+	return engine.Gradient(ctx, a, p.sequences, coef, grad)
 }
 
 // examples checks the samples and lays them out with rows of one width.
@@ -110,6 +144,9 @@ func (u Update) examples() (examples []*example, sequences []Sequence, err error
 		width = max(width, e.width())
 		examples = append(examples, e)
 	}
+	if u.Objective.Baseline == BaselineBatch {
+		u.Objective.leaveOneOut(examples)
+	}
 	for _, e := range examples {
 		e.pad(width)
 		sequences = append(sequences, e.sequence)
@@ -120,6 +157,7 @@ func (u Update) examples() (examples []*example, sequences []Sequence, err error
 // observe fills in the old policy's log-probs, which are those of the first forward pass.
 func (e *example) observe(current [][]float32, reference [][][]float32, n int) {
 	t := &e.turn
+	e.old = current
 	for i, row := range current {
 		t.Old = append(t.Old, float64(row[0]))
 		if reference != nil {
