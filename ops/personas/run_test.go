@@ -71,10 +71,7 @@ func newScripted(t *testing.T, say func(asked) (status int, text string)) *scrip
 		status, text := say(a)
 		w.Header().Set("X-Nextstate-Version", "v-"+a.Model)
 		w.WriteHeader(status)
-		_ = json.NewEncoder(w).Encode(map[string]any{
-			"choices": []any{map[string]any{"message": map[string]any{"role": "assistant", "content": text}}},
-			"usage":   map[string]any{"completion_tokens": len(strings.Fields(text)) * 4 / 3},
-		})
+		answer(w, text, len(strings.Fields(text))*4/3)
 	})
 	mux.HandleFunc("POST /v1/sessions/{id}/end", func(_ http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -87,6 +84,14 @@ func newScripted(t *testing.T, say func(asked) (status int, text string)) *scrip
 	s.Server = httptest.NewServer(mux)
 	t.Cleanup(s.Close)
 	return s
+}
+
+// answer writes a completion.
+func answer(w http.ResponseWriter, text string, tokens int) {
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"choices": []any{map[string]any{"message": map[string]any{"role": "assistant", "content": text}}},
+		"usage":   map[string]any{"completion_tokens": tokens},
+	})
 }
 
 // liked answers the problem of the last opening in the form that the student likes, disliked in the other one.

@@ -8,10 +8,16 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
-// TurnsMax is the most turns of a session.
-const TurnsMax = 8
+const (
+	// TurnsMax is the most turns of a session.
+	TurnsMax = 8
+	// heldOutAtOnce is how many held-out problems a policy is asked at once: together they are decoded faster.
+	heldOutAtOnce = 4
+)
 
 // Plan says who talks about what, for how long. It is not changed by what it is used for, and safe for concurrent use as far as its functions are.
 type Plan struct {
@@ -176,7 +182,7 @@ func (p *Plan) say(ctx context.Context, line string, j Judgement) (string, error
 }
 
 // HeldOut asks a model ("policy", or a version) for first replies to n problems that no session of any persona is about, aside: they are recorded and not
-// learned from. Fluency and Recall apply as in a session.
+// learned from. Fluency and Recall apply as in a session, several at once. On an error the turns are not to be used.
 func (p *Plan) HeldOut(ctx context.Context, c *Client, model string, n int) ([]Turn, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
@@ -185,20 +191,23 @@ func (p *Plan) HeldOut(ctx context.Context, c *Client, model string, n int) ([]T
 	if err != nil {
 		return nil, err
 	}
-	turns := make([]Turn, 0, n)
+	turns := make([]Turn, len(problems.heldOut))
+	asking, ctx := errgroup.WithContext(ctx)
+	asking.SetLimit(heldOutAtOnce)
 	for i, q := range problems.heldOut {
-		messages, err := p.recall(ctx, p.Persona.Opening(problems.examples, q))
-		if err == nil {
-			var turn Turn
+		asking.Go(func() error {
+			messages, err := p.recall(ctx, p.Persona.Opening(problems.examples, q))
+			if err != nil {
+				return fmt.Errorf("held-out problem %d: %w", i+1, err)
+			}
 			id := fmt.Sprintf("%s-%s-heldout-%s-%03d", p.Prefix, p.Persona.Name, model, i+1)
-			turn, err = p.turn(ctx, c, q, Ask{Model: model, Session: id, Side: true, Messages: messages}, p.draw(p.Sessions+1+i, 0))
-			turns = append(turns, turn)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("held-out problem %d: %w", i+1, err)
-		}
+			if turns[i], err = p.turn(ctx, c, q, Ask{Model: model, Session: id, Side: true, Messages: messages}, p.draw(p.Sessions+1+i, 0)); err != nil {
+				return fmt.Errorf("held-out problem %d: %w", i+1, err)
+			}
+			return nil
+		})
 	}
-	return turns, nil
+	return turns, asking.Wait()
 }
 
 // allotted problems of one persona.

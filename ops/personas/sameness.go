@@ -1,0 +1,51 @@
+package personas
+
+import "unicode"
+
+// Sameness is how much of the replies is one template: the mean share of a reply's word 3-grams, each distinct one counted once and any number standing for
+// every other, that another of the replies has too. 0: they have nothing in common; 1: all say the same. Hand it replies to different problems: those to one
+// problem share its words. A reply of less than three words has no 3-grams and is left out; of fewer than two others the sameness is 0. A guard on single
+// replies cannot see a template, so reports show this beside it; it is no part of satisfied.
+func Sameness(replies []string) float64 {
+	var grams []map[[3]string]bool
+	in := map[[3]string]int{} // how many replies have it
+	for _, reply := range replies {
+		own := trigrams(reply)
+		if len(own) == 0 {
+			continue
+		}
+		grams = append(grams, own)
+		for g := range own {
+			in[g]++
+		}
+	}
+	if len(grams) < 2 {
+		return 0
+	}
+	sum := 0.0
+	for _, own := range grams {
+		common := 0
+		for g := range own {
+			if in[g] > 1 {
+				common++
+			}
+		}
+		sum += float64(common) / float64(len(own))
+	}
+	return sum / float64(len(grams))
+}
+
+// trigrams are the distinct word 3-grams of a text, with # for a number.
+func trigrams(text string) map[[3]string]bool {
+	words := split(text)
+	for i, w := range words {
+		if unicode.IsDigit([]rune(w)[0]) {
+			words[i] = "#"
+		}
+	}
+	own := map[[3]string]bool{}
+	for i := 0; i+3 <= len(words); i++ {
+		own[[3]string(words[i:i+3])] = true
+	}
+	return own
+}
