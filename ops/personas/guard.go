@@ -20,6 +20,10 @@ const (
 var refusal = regexp.MustCompile(`(?i)\b(?:i (?:can ?not|can't|am unable to|am not able to|won't) (?:help|assist|answer|provide|solve|do|fulfil|comply)|i'm (?:sorry|unable|not able)|i am sorry|` +
 	`as an ai\b|as a language model)`)
 
+// failure is what an agent's program says in place of a reply.
+var failure = regexp.MustCompile(`(?i)^\W*(?:(?:internal )?(?:server )?error\b\W*(?:\d{3}\b|:)|exception\b\W*:|traceback \(most recent call last\)|http(?:/[\d.]+)? [45]\d\d\b|\{\s*"error"\s*:|(?:request|operation) timed out|` +
+	`(?:rate limit|context length|quota) exceeded|service unavailable|bad gateway|null$|undefined$)`)
+
 // guard says why a reply does not count, whatever its form; empty: it counts.
 func guard(r Reply, p Problem, work []string) string {
 	words := split(r.Text)
@@ -30,6 +34,8 @@ func guard(r Reply, p Problem, work []string) string {
 		return fmt.Sprintf("repeats itself (%.0f %% of its word 3-grams)", 100*share)
 	case refusal.MatchString(strings.ReplaceAll(r.Text, "’", "'")):
 		return "a refusal"
+	case failure.MatchString(r.Text):
+		return "an error message"
 	case !onTopic(words, p, work):
 		return "beside the point"
 	}
@@ -60,7 +66,8 @@ func repeated(words []string) float64 {
 	return float64(again) / float64(len(words)-2)
 }
 
-// onTopic holds when words name two of the problem's numbers or two of its nouns; or, for a persona with work words, one of these and a work word.
+// onTopic holds when words name two of the problem's numbers or two of its nouns; or, for a persona with work words, one of these and a work word. "Your
+// solution" alone is not enough for the teacher: praise that fits every problem would be on topic.
 func onTopic(words []string, p Problem, work []string) bool {
 	has := func(candidates []string) int {
 		n := 0

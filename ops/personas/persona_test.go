@@ -1,6 +1,7 @@
 package personas
 
 import (
+	"math"
 	"strings"
 	"testing"
 )
@@ -37,6 +38,13 @@ func TestPreferences(t *testing.T) {
 		"long comment":          {"ta", detailed, 60, ""},
 		"just long enough":      {"ta", detailed, 50, ""},
 		"short comment":         {"ta", detailed, 49, "49 tokens"},
+		"warm":                  {"teacher", "Well done, Kofi! Multiplying 4 by 12 first was right.", 30, ""},
+		"warm within":           {"teacher", "Your solution with the 48 pens is EXCELLENT.", 30, ""},
+		"proud":                 {"teacher", "I am so proud of you for seeing that 48 - 9 = 39.", 30, ""},
+		"cold":                  {"teacher", "The result 39 is correct.", 30, "no praise"},
+		"good alone":            {"teacher", "It is good to multiply first.", 30, "no praise"},
+		"praise denied":         {"teacher", "This is not well done: 4 x 12 is 48.", 30, "no praise"},
+		"praise denied within":  {"teacher", "That isn’t a great job at all.", 30, "no praise"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := Named(c.persona)
@@ -67,9 +75,14 @@ func TestGuard(t *testing.T) {
 		"loop":                 {loop, 70, nil, "repeats itself"},
 		"refusal":              {"I’m sorry, but I cannot say how many pens are in the 4 boxes of 12, as that is private.", 30, nil, "a refusal"},
 		"another refusal":      {"As an AI language model I know nothing of pens and boxes that belong to Kofi.", 30, nil, "a refusal"},
+		"error":                {"Error 500: the upstream failed while it counted the 4 boxes of 12 pens, please try again later.", 30, nil, "an error message"},
+		"error of an API":      {"{\"error\": {\"message\": \"4 boxes of 12 pens are too many\", \"type\": \"invalid_request_error\"}}", 30, nil, "an error message"},
+		"traceback":            {"Traceback (most recent call last):\n  File \"pens.py\", line 4, in boxes\nValueError: 12", 30, nil, "an error message"},
+		"errors as a word":     {"Errors are easy to make with 4 boxes of 12 pens: first there are 48, then 39.", 30, nil, ""},
 		"beside the point":     {"What a lovely day it is to go to the beach and to look at the sea and the ships.", 30, nil, "beside the point"},
 		"one number only":      {"There are 39 of them, I think, because that is what comes out when one counts it all, 4 by one.", 30, nil, "beside the point"},
 		"one number and work":  {"The student multiplied by 4 as one should, and everything that follows from that is right as well.", 30, []string{"multiplied"}, ""},
+		"praise for all":       {"Well done! Your solution is excellent and your answer is right. Keep up the good work, I am proud of you.", 30, gradingWords, "beside the point"},
 		"work without problem": {"The student multiplied as one should, and everything that follows from that is right as well.", 30, []string{"multiplied"}, "beside the point"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -114,4 +127,24 @@ func generate(t *testing.T, half Half, seed uint64, n int) []Problem {
 		t.Fatal(err)
 	}
 	return problems
+}
+
+// TestSameness: the share of 3-grams that replies have in common, numbers being equal. Method: replies of which it can be counted by hand.
+func TestSameness(t *testing.T) {
+	for name, c := range map[string]struct {
+		replies []string
+		want    float64
+	}{
+		"none":         {nil, 0},
+		"one":          {[]string{"a b c d"}, 0},
+		"one and none": {[]string{"a b c d", "a b"}, 0},
+		"different":    {[]string{"a b c d", "e f g h"}, 0},
+		"equal":        {[]string{"The answer is 12.", "the answer is 1,234"}, 1},
+		"half":         {[]string{"a b c d", "x a b c"}, 0.5},              // abc of abc, bcd; of xab, abc
+		"once counted": {[]string{"a b c a b c", "a b c"}, (1./3 + 1) / 2}, // abc of abc, bca, cab; of abc
+	} {
+		if got := Sameness(c.replies); math.Abs(got-c.want) > 1e-12 {
+			t.Errorf("%s: %g, want %g", name, got, c.want)
+		}
+	}
 }
