@@ -44,11 +44,11 @@ type TraceSample struct {
 	Time      *time.Time `json:"event_time"`
 }
 
-// traceSamples looks at the turns of the samples only: all joins are on their ids.
+// traceSamples looks at the turns of the samples only: all joins are on their ids. A rehearsal's sample has no turn: its reply is found by its content.
 const traceSamples = `
 SELECT toString(s.event_id), s.session, toString(s.turn_id), s.turn_index, s.sample_kind, s.reward, ifNull(s.policy_version, ''),
-    j.score, ifNull(j.judge, ''), ifNull(j.reason, ''), ifNull(h.hint, ''), ifNull(h.finder, ''),
-    ifNull(a.response_text, ''), a.calls, ifNull(c.text, ''), s.event_time
+    j.score, ifNull(j.judge, ''), ifNull(j.reason, ''), ifNull(h.hint, ifNull(s.hint, '')), ifNull(h.finder, ''),
+    ifNull(a.response_text, ifNull(m.text, '')), a.calls, ifNull(c.text, ''), s.event_time
 FROM (SELECT * FROM sample_assembled WHERE tenant = ? AND event_id IN (?) LIMIT 1 BY event_id) AS s
 ANY LEFT JOIN (SELECT turn_id, score, judge, reason FROM turn_judged WHERE tenant = ? AND turn_id IN (SELECT turn_id FROM sample_assembled WHERE event_id IN (?))) AS j
     ON j.turn_id = s.turn_id
@@ -59,6 +59,8 @@ ANY LEFT JOIN (SELECT event_id, response_text, arrayMap((name, arguments) -> con
     ON a.event_id = s.turn_id
 ANY LEFT JOIN (SELECT turn_id, arrayStringConcat(next_state_texts, '\n') AS text FROM turn_closed
     WHERE tenant = ? AND turn_id IN (SELECT turn_id FROM sample_assembled WHERE event_id IN (?))) AS c ON c.turn_id = s.turn_id
+ANY LEFT JOIN (SELECT hash, text FROM messages WHERE tenant = ? AND hash IN (SELECT response_hash FROM sample_assembled WHERE event_id IN (?) AND sample_kind = 'rehearsal')) AS m
+    ON m.hash = s.response_hash
 SETTINGS join_use_nulls = 1`
 
 // TracePolicy asks the history what a version was made of.
