@@ -47,31 +47,38 @@ type Policies struct {
 	versions map[string]*PolicyVersion
 	// published are the versions in order; serve are those that may be served, the one to be served last.
 	published, serve []string
+	// restored are those that an operator went back to.
+	restored map[string]bool
 }
 
 // NewPolicies is a topic that says nothing yet.
 func NewPolicies(tenant string) *Policies {
-	return &Policies{tenant: tenant, updates: map[string]*schemas.UpdateStarted{}, versions: map[string]*PolicyVersion{}}
+	return &Policies{tenant: tenant, updates: map[string]*schemas.UpdateStarted{}, versions: map[string]*PolicyVersion{}, restored: map[string]bool{}}
 }
 
 // ReadPolicies reads the whole topic: from the log what it retains, from ClickHouse what it does not.
 func ReadPolicies(ctx context.Context, s *System) (*Policies, error) {
+	p := NewPolicies(s.Config.Tenant)
+	return p, eachPolicyRecord(ctx, s, p.record)
+}
+
+// eachPolicyRecord reads the whole topic, of all tenants.
+func eachPolicyRecord(ctx context.Context, s *System, do func(schemas.Record) error) error {
 	log := s.gatewayLog()
 	h := history{log: log}
 	if s.ClickHouse != nil {
 		h.store = sink.NewHistory(s.ClickHouse)
 	}
-	p := NewPolicies(s.Config.Tenant)
 	partitions, err := log.Bounds(ctx, schemas.TopicPolicies) // ClickHouse is asked only for what the log retains no longer: without it the policy is served
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for partition := range partitions {
-		if err := h.each(ctx, schemas.TopicPolicies, partition, p.record); err != nil {
-			return nil, err
+		if err := h.each(ctx, schemas.TopicPolicies, partition, do); err != nil {
+			return err
 		}
 	}
-	return p, nil
+	return nil
 }
 
 // record applies a record; one that is no event of ours is in the dead letters.
@@ -145,6 +152,7 @@ func (p *Policies) rollBack(n *schemas.PolicyRolledBack) {
 	}
 	if to != nil {
 		to.RolledBack = ""
+		p.restored[to.Version] = true
 	}
 	p.serve = slices.DeleteFunc(p.serve, func(id string) bool {
 		v := p.versions[id]

@@ -3,7 +3,9 @@ package ops
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -31,7 +33,7 @@ func blob(ctx context.Context, store *blobs.Directory, hash string) (string, err
 func (v *PolicyVersion) Adapter(ctx context.Context, store *blobs.Directory) (*trainer.Adapter, error) {
 	path, err := blob(ctx, store, v.PEFT)
 	if err != nil {
-		return nil, fmt.Errorf("the weights of version %s: %w", v.Version, err)
+		return nil, v.unreadable("weights", err)
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -49,6 +51,14 @@ func (v *PolicyVersion) Adapter(ctx context.Context, store *blobs.Directory) (*t
 	return a, nil
 }
 
+// unreadable says what to do about a file of the version that cannot be read.
+func (v *PolicyVersion) unreadable(what string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the %s of version %s: it was pruned ('nextstate policies rebuild %s --store' computes it again): %w", what, v.Version, v.Version, err)
+	}
+	return fmt.Errorf("the %s of version %s: %w", what, v.Version, err)
+}
+
 // Export writes the version into a folder, which is made when it is missing: as Python's peft loads it, with the adapter for llama.cpp beside it.
 func (v *PolicyVersion) Export(ctx context.Context, store *blobs.Directory, dir string) error {
 	if err := v.exportPEFT(ctx, store, dir); err != nil {
@@ -56,7 +66,7 @@ func (v *PolicyVersion) Export(ctx context.Context, store *blobs.Directory, dir 
 	}
 	path, err := blob(ctx, store, v.GGUF)
 	if err != nil {
-		return fmt.Errorf("the adapter of version %s for llama.cpp: %w", v.Version, err)
+		return v.unreadable("adapter for llama.cpp", err)
 	}
 	return copyFile(path, filepath.Join(dir, ggufAdapter))
 }

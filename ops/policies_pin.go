@@ -23,14 +23,23 @@ func Pin(ctx context.Context, s *System) (version string, err error) {
 	return version, nil
 }
 
-// SetPin pins a version, until Unpin.
+// SetPin pins a version, until Unpin. One whose weights were pruned is refused.
 func SetPin(ctx context.Context, s *System, version string) error {
-	_, err := s.Postgres.Exec(ctx, `INSERT INTO policy_pins (tenant, version) VALUES ($1, $2)
-		ON CONFLICT (tenant) DO UPDATE SET version = excluded.version, pinned_at = now()`, s.Config.Tenant, version)
+	p, err := ReadPolicies(ctx, s)
 	if err != nil {
-		return fmt.Errorf("pin %s: %w", version, err)
+		return err
 	}
-	return nil
+	return s.lockPolicies(ctx, func(tx pgx.Tx) error {
+		if err := s.mustBeStored(ctx, p, version); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `INSERT INTO policy_pins (tenant, version) VALUES ($1, $2)
+			ON CONFLICT (tenant) DO UPDATE SET version = excluded.version, pinned_at = now()`, s.Config.Tenant, version)
+		if err != nil {
+			return fmt.Errorf("pin %s: %w", version, err)
+		}
+		return nil
+	})
 }
 
 // Unpin lets the newest version be served again.
@@ -42,7 +51,7 @@ func Unpin(ctx context.Context, s *System) error {
 }
 
 // RollBack appends PolicyRolledBack: version is served again at once, and what came after it, with all that descends from it, no more. It returns the version
-// that was to be served until now.
+// that was to be served until now. One whose weights were pruned is refused.
 func RollBack(ctx context.Context, s *System, p *Policies, version, reason, by string) (from string, err error) {
 	from = p.Serve()[0]
 	if _, known := p.Version(version); !known && version != policy.Base {
@@ -58,5 +67,10 @@ func RollBack(ctx context.Context, s *System, p *Policies, version, reason, by s
 	if err != nil {
 		return "", err
 	}
-	return from, s.Log.Append(ctx, r)
+	return from, s.lockPolicies(ctx, func(pgx.Tx) error {
+		if err := s.mustBeStored(ctx, p, version); err != nil {
+			return err
+		}
+		return s.Log.Append(ctx, r)
+	})
 }

@@ -156,6 +156,34 @@ func (d *Directory) Has(_ context.Context, sum [sha256.Size]byte) (bool, error) 
 	return true, nil
 }
 
+// Size returns the bytes of a blob, or an error that is fs.ErrNotExist.
+func (d *Directory) Size(_ context.Context, sum [sha256.Size]byte) (int64, error) {
+	info, err := os.Stat(d.path(sum))
+	if err != nil {
+		return 0, fmt.Errorf("blobs: %w", err)
+	}
+	return info.Size(), nil
+}
+
+// Delete removes a blob that nothing refers to any more; one that is not there is no error. Who has it open goes on reading it.
+func (d *Directory) Delete(ctx context.Context, sum [sha256.Size]byte) error {
+	size, err := d.Size(ctx, sum)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	switch err := os.Remove(d.path(sum)); {
+	case errors.Is(err, fs.ErrNotExist): // another process was faster
+		return nil
+	case err != nil:
+		return fmt.Errorf("blobs: %w", err)
+	}
+	d.release(size)
+	return nil
+}
+
 // Bytes returns the size of all blobs.
 func (d *Directory) Bytes() int64 {
 	d.mu.Lock()

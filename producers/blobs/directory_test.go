@@ -173,3 +173,40 @@ func TestDamage(t *testing.T) {
 		t.Errorf("a part that may be in use is gone: %v", err)
 	}
 }
+
+// TestDelete shows that a deleted blob is gone and makes room, that what has it open reads on, and that deleting again is no error. Method: a store with room for one
+// of two blobs.
+func TestDelete(t *testing.T) {
+	d := open(t, blobs.Config{Dir: t.TempDir(), MaxBytes: 10})
+	first, err := d.Put(t.Context(), []byte("123456"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Put(t.Context(), []byte("abcdef")); !errors.Is(err, blobs.ErrFull) {
+		t.Errorf("a full store: %v", err)
+	}
+	r, err := d.Open(t.Context(), first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := d.Size(t.Context(), first); err != nil || n != 6 {
+		t.Errorf("size %d, %v", n, err)
+	}
+	for range 2 {
+		if err := d.Delete(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if b, err := io.ReadAll(r); err != nil || string(b) != "123456" {
+		t.Errorf("who has it open reads %q, %v", b, err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Size(t.Context(), first); !errors.Is(err, fs.ErrNotExist) || d.Bytes() != 0 {
+		t.Errorf("after: %v, %d bytes", err, d.Bytes())
+	}
+	if _, err := d.Put(t.Context(), []byte("abcdef")); err != nil {
+		t.Errorf("the room is not free: %v", err)
+	}
+}

@@ -6,7 +6,8 @@
 // Invariants:
 //   - A blob that Put returned is durable: file and folder entry are synced before the rename is reported.
 //   - A file under its final name is whole: it is written beside and renamed. Open checks the content against its name while it is read.
-//   - The sum of all blobs stays below Config.MaxBytes; beyond it Put answers ErrFull and nothing is deleted: events refer to what is there.
+//   - The sum of all blobs stays below Config.MaxBytes; beyond it Put answers ErrFull and nothing is deleted by
+//     itself: events refer to what is there. Delete is for owners who know that nothing needs a blob any more, such as the weights of an old policy version.
 //
 // Read directory.go.
 package blobs
