@@ -37,9 +37,26 @@ func (r RebuiltVersion) Same() bool {
 }
 
 // RebuildPolicy computes a version again from the base model on: every update with the samples, the recipe and the seed that stand in the log and the history.
-// It compares the bytes of each version with what was published, puts back files of the blob store that are lost, and calls done after each. The same bytes
-// need the same model file and number of threads.
+// It compares the bytes of each version with what was published, and calls done after each. The same bytes
+// need the same model file, and a processor with the same vector instructions; the number of threads is the recorded one.
 func RebuildPolicy(ctx context.Context, s *System, p *Policies, v *PolicyVersion, done func(RebuiltVersion)) error {
+	return s.rebuild(ctx, p, v, nil, done)
+}
+
+// RestorePolicy does the same, and puts the version's files that are as published into the blob store again. Pruning leaves the version alone until ReleaseRebuilt.
+func RestorePolicy(ctx context.Context, s *System, p *Policies, v *PolicyVersion, done func(RebuiltVersion)) error {
+	store, err := s.OpenBlobs()
+	if err != nil {
+		return err
+	}
+	if err := s.keepRebuilt(ctx, v.Version); err != nil {
+		return err
+	}
+	return s.rebuild(ctx, p, v, store, done)
+}
+
+// rebuild computes the versions from the base model to v; the files of v go into a blob store unless it is nil.
+func (s *System) rebuild(ctx context.Context, p *Policies, v *PolicyVersion, into *blobs.Directory, done func(RebuiltVersion)) error {
 	path := p.Ancestry(v.Version)
 	slices.Reverse(path)
 	if first := path[0]; first.Parent != policy.Base {
@@ -49,39 +66,17 @@ func RebuildPolicy(ctx context.Context, s *System, p *Policies, v *PolicyVersion
 	if err != nil {
 		return err
 	}
-	recipe, err := trainer.DecodeRecipe(string(path[0].Objective))
-	if err != nil {
-		return err
-	}
-	engine, err := s.trainEngine(ctx, recipe)
-	if err != nil {
-		return err
-	}
-	defer engine.Close()
-	store, err := s.OpenBlobs()
-	if err != nil {
-		return err
-	}
-	adapter := trainer.NewAdapter(engine.Layers(), recipe.Rank, recipe.Alpha)
-	adapter.Initialise(path[0].Seed)
-	moments := trainer.NewMoments(adapter)
+	r := rebuilding{system: s}
+	defer r.close()
 	for _, made := range path {
-		if recipe, err = trainer.DecodeRecipe(string(made.Objective)); err != nil {
+		if err := r.update(ctx, made, samples); err != nil {
 			return fmt.Errorf("update %d: %w", made.Update, err)
 		}
-		u := trainer.Update{
-			Objective: recipe.Objective, Optimizer: recipe.Optimizer, Parent: adapter, Moments: moments,
-			Admission: trainer.Admission{Vocabulary: engine.Vocabulary(), MaxTokens: recipe.MaxTokens},
+		var store *blobs.Directory
+		if made == v {
+			store = into
 		}
-		for _, id := range made.SampleIDs {
-			u.Samples = append(u.Samples, samples[id])
-		}
-		updated, err := u.Run(ctx, engine)
-		if err != nil {
-			return fmt.Errorf("update %d: %w", made.Update, err)
-		}
-		adapter, moments = updated.Adapter, updated.Moments
-		rebuilt, err := made.compare(ctx, store, adapter, moments)
+		rebuilt, err := made.compare(ctx, store, r.adapter, r.moments)
 		if err != nil {
 			return fmt.Errorf("update %d: %w", made.Update, err)
 		}
@@ -90,7 +85,57 @@ func RebuildPolicy(ctx context.Context, s *System, p *Policies, v *PolicyVersion
 	return nil
 }
 
-// compare writes the files of a version again. Those that are as published are put into the blob store, where they are but for a loss.
+// rebuilding is how far a version is computed again.
+type rebuilding struct {
+	system *System
+	// engine and its number of threads; nil before the first update.
+	engine  *trainEngine
+	threads int
+	adapter *trainer.Adapter
+	moments *trainer.Moments
+}
+
+// update computes the next update, on an engine such as the one that it was computed on first.
+func (r *rebuilding) update(ctx context.Context, made *PolicyVersion, samples map[string]*schemas.SampleAssembled) error {
+	recipe, err := trainer.DecodeRecipe(string(made.Objective))
+	if err != nil {
+		return err
+	}
+	threads, known := engineThreads(made.Engine)
+	if !known {
+		threads = r.system.Config.Train.threads()
+	}
+	if r.engine == nil || r.threads != threads {
+		r.close()
+		if r.engine, err = r.system.newTrainEngine(ctx, recipe, threads); err != nil {
+			return err
+		}
+		r.threads = threads
+	}
+	if r.adapter == nil {
+		r.adapter = trainer.NewAdapter(r.engine.Layers(), recipe.Rank, recipe.Alpha)
+		r.adapter.Initialise(made.Seed)
+		r.moments = trainer.NewMoments(r.adapter)
+	}
+	var taken []*schemas.SampleAssembled
+	for _, id := range made.SampleIDs {
+		taken = append(taken, samples[id])
+	}
+	updated, err := recipe.Update(r.engine.vocabulary, r.adapter, r.moments, taken).Run(ctx, r.engine)
+	if err != nil {
+		return err
+	}
+	r.adapter, r.moments = updated.Adapter, updated.Moments
+	return nil
+}
+
+func (r *rebuilding) close() {
+	if r.engine != nil {
+		r.engine.Close()
+	}
+}
+
+// compare writes the files of a version again. Those that are as published are put into the store unless it is nil.
 func (v *PolicyVersion) compare(ctx context.Context, store *blobs.Directory, a *trainer.Adapter, m *trainer.Moments) (RebuiltVersion, error) {
 	r := RebuiltVersion{Version: v.Version, Update: v.Update, Samples: len(v.SampleIDs), Files: map[string]bool{}}
 	for _, file := range []struct {
@@ -110,7 +155,7 @@ func (v *PolicyVersion) compare(ctx context.Context, store *blobs.Directory, a *
 		}
 		sum := sha256.Sum256(data.Bytes())
 		r.Files[file.name] = hex.EncodeToString(sum[:]) == file.hash
-		if !r.Files[file.name] {
+		if !r.Files[file.name] || store == nil {
 			continue
 		}
 		if _, err := store.Put(ctx, data.Bytes()); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -48,13 +49,14 @@ func appendSamples(t *testing.T, s *ops.System, from, to int) {
 }
 
 // Goal: what the trainer publishes is served by the gateway, and is computed again from the log with the same bytes, also when the files of the blob store are
-// lost, which then are back; a version that was published with other files than its update gives is found out. Method: the real trainer, gateway and engines;
-// two updates of two samples each; a third that names the same samples and the first one's files.
+// lost, which then are back; a version that was published with other files than its update gives is found out. The training engine starts at the first minibatch,
+// and a version is computed again on as many threads as it was computed on first. Method: the real trainer, gateway and engines, which train because the
+// embedded policy is served; two updates of two samples each on one thread, computed again where two are the default; a third that names the same samples
+// and the first one's files.
 func TestPolicyRebuild(t *testing.T) {
 	c := policyConfig(t)
-	c.Train = ops.TrainConfig{Engine: ops.TrainONNX, Batch: 2, Rank: 4, Alpha: 8, Threads: 1, Seed: 3, MaxTokens: 128}
+	c.Train = ops.TrainConfig{Engine: ops.TrainAuto, Batch: 2, Rank: 4, Alpha: 8, Threads: 1, Seed: 3, MaxTokens: 128}
 	s := open(t, c)
-	appendSamples(t, s, 0, 2)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- ops.RunStages(ctx, s, "gateway", "train") }()
@@ -64,7 +66,15 @@ func TestPolicyRebuild(t *testing.T) {
 			t.Error(err)
 		}
 	}()
+	claimed(t, s)
+	if n := trainingEngines(t); n != 0 {
+		t.Errorf("%d training engines before the first minibatch", n)
+	}
+	appendSamples(t, s, 0, 2)
 	first := published(t, s, 1)
+	if n := trainingEngines(t); n != 1 || first.Engine != "onnx threads=1" {
+		t.Errorf("%d training engines after the first update, which says %q", n, first.Engine)
+	}
 	appendSamples(t, s, 2, 4)
 	second := published(t, s, 2)
 	<-s.Listening()
@@ -79,7 +89,7 @@ func TestPolicyRebuild(t *testing.T) {
 			}
 		}
 	}
-	out := mustRun(t, c.Dir, "rebuild", second.Version, "--train-threads", "1", "--policy-model", c.Policy.Model)
+	out := mustRun(t, c.Dir, "rebuild", second.Version, "--train-threads", "2", "--policy-model", c.Policy.Model)
 	if strings.Count(out, "the same bytes") != 2 || !strings.Contains(out, "update 2 of 2 samples") {
 		t.Errorf("rebuild:\n%s", out)
 	}
@@ -95,6 +105,78 @@ func TestPolicyRebuild(t *testing.T) {
 	if !errors.Is(err, cli.ErrPartly) || strings.Count(out, "the same bytes") != 2 || strings.Count(out, "other bytes") != 1 {
 		t.Errorf("rebuild of a version with other files: %v\n%s", err, out)
 	}
+}
+
+// Goal: by default a process trains only what it serves. Method: the stage train of systems without the embedded policy ends at once; of one whose gateway is
+// not in the process, it claims no ledger and ends with its context.
+func TestTrainAuto(t *testing.T) {
+	for name, set := range map[string]func(*ops.Config){
+		"no policy": func(c *ops.Config) { c.Policy.Engine = ops.NoPolicy }, "an upstream": func(c *ops.Config) { c.Gateway.Upstream.URL = "http://127.0.0.1:1/v1" },
+		"no engine": func(c *ops.Config) { c.Train.Engine = ops.NoTraining },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := config(t)
+			c.Train.Engine = ops.TrainAuto
+			set(&c)
+			if err := ops.RunStages(t.Context(), open(t, c), "train"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	c := config(t)
+	c.Train.Engine, c.Policy.Model = ops.TrainAuto, tinyModel(t)
+	s := open(t, c)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := ops.RunStages(ctx, s, "train"); err != nil || ctx.Err() == nil {
+		t.Errorf("without a gateway the trainer ended early: %v", err)
+	}
+	if n := trainers(t, s); n != 0 {
+		t.Errorf("without a gateway %d ledgers were claimed", n)
+	}
+}
+
+// trainers counts the ledgers that were ever claimed.
+func trainers(t *testing.T, s *ops.System) (n int) {
+	t.Helper()
+	if err := s.Postgres.QueryRow(t.Context(), "SELECT count(*) FROM trainers").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// claimed waits until the trainer works.
+func claimed(t *testing.T, s *ops.System) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); trainers(t, s) == 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the trainer did not claim its ledger within a minute")
+		}
+	}
+}
+
+// trainingEngines counts the children of this process that are training engines.
+func trainingEngines(t *testing.T) (n int) {
+	t.Helper()
+	list, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, stat := range list {
+		text, err := os.ReadFile(stat)
+		if err != nil {
+			continue // it has ended
+		}
+		_, after, _ := strings.Cut(string(text), ") ") // the name may hold anything
+		if fields := strings.Fields(after); len(fields) < 2 || fields[1] != strconv.Itoa(os.Getpid()) {
+			continue
+		}
+		args, err := os.ReadFile(filepath.Join(filepath.Dir(stat), "cmdline"))
+		if err == nil && strings.HasPrefix(string(args), "nextstate-train") {
+			n++
+		}
+	}
+	return n
 }
 
 // sum is a hash as it stands in an event.

@@ -4,22 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
-	"runtime"
 	"sync/atomic"
 	"time"
 
-	"github.com/nextstate-rl/nextstate/ops/assets"
+	"golang.org/x/sync/errgroup"
+
 	"github.com/nextstate-rl/nextstate/ops/policy"
 	"github.com/nextstate-rl/nextstate/producers/gateway"
 	"github.com/nextstate-rl/nextstate/trainer"
-	"github.com/nextstate-rl/nextstate/trainer/onnx"
 )
 
 // Training engines.
 const (
 	// NoTraining as TrainConfig.Engine (and ""): the policy stays as it is.
 	NoTraining = "none"
+	// TrainAuto is TrainONNX in a process that serves the embedded policy, else NoTraining.
+	TrainAuto = "auto"
 	// TrainONNX is the embedded engine.
 	TrainONNX = "onnx"
 )
@@ -43,13 +43,14 @@ type TrainConfig struct {
 	MaxTokens int
 	// PerSession, PerUser and MaxStaleness as in trainer.LoopConfig.
 	PerSession, PerUser, MaxStaleness int
+	// Keep is how many of the newest versions keep their weights in the blob store; 0: all.
+	Keep int
+	// Set replaces single settings of the recipe, last of all (trainer.Recipe.Set).
+	Set []string
 }
 
 // maxTokens is the default of TrainConfig.MaxTokens: memory grows with it.
 const maxTokens = 1024
-
-// defaultBaseModel is the name of the default model where PEFT looks for it.
-const defaultBaseModel = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 // Loop is the configuration of the trainer's loop for a base model and a tenant.
 func (c TrainConfig) Loop(tenant, baseModel string) (trainer.LoopConfig, error) {
@@ -61,7 +62,7 @@ func (c TrainConfig) Loop(tenant, baseModel string) (trainer.LoopConfig, error) 
 	if err != nil {
 		return trainer.LoopConfig{}, fmt.Errorf("--train-schedule: %w", err)
 	}
-	r := trainer.Recipe{Objective: p.Objective, Optimizer: p.Optimizer, Rank: p.Rank, Alpha: p.Alpha, MaxTokens: maxTokens, BaseModel: baseModel}
+	r := p.Recipe(baseModel, maxTokens)
 	batch := p.Batch
 	if c.Rank != 0 {
 		r.Rank = c.Rank
@@ -78,14 +79,17 @@ func (c TrainConfig) Loop(tenant, baseModel string) (trainer.LoopConfig, error) 
 	if c.Batch != 0 {
 		batch = c.Batch
 	}
+	if r, err = r.Set(c.Set...); err != nil {
+		return trainer.LoopConfig{}, fmt.Errorf("--train-set: %w", err)
+	}
 	l := trainer.LoopConfig{
-		Tenant: tenant, Recipe: r, EngineName: c.Engine, Seed: c.Seed, Batch: batch, Wait: c.Wait, Schedule: schedule,
+		Tenant: tenant, Recipe: r, EngineName: engineName(c.threads()), Seed: c.Seed, Batch: batch, Wait: c.Wait, Schedule: schedule,
 		PerSession: c.PerSession, PerUser: c.PerUser, MaxStaleness: c.MaxStaleness,
 	}
 	return l, l.Validate()
 }
 
-// On says whether anything is trained.
+// On says whether anything is trained where the policy is served.
 func (c TrainConfig) On() bool { return c.Engine != "" && c.Engine != NoTraining }
 
 // Validate reports the first setting that cannot work.
@@ -93,8 +97,11 @@ func (c TrainConfig) Validate() error {
 	if !c.On() {
 		return nil
 	}
-	if c.Engine != TrainONNX {
-		return fmt.Errorf("--train-engine: %q is not known; use %s or %s", c.Engine, NoTraining, TrainONNX)
+	if c.Engine != TrainONNX && c.Engine != TrainAuto {
+		return fmt.Errorf("--train-engine: %q is not known; use %s, %s or %s", c.Engine, TrainAuto, TrainONNX, NoTraining)
+	}
+	if c.Keep < 0 {
+		return errors.New("--policies-keep must not be negative; 0 keeps the weights of all versions")
 	}
 	if c.Threads < 0 {
 		return errors.New("--train-threads must not be negative; 0 means one a processor")
@@ -103,20 +110,36 @@ func (c TrainConfig) Validate() error {
 	return err
 }
 
+// trains waits until it is clear whether this process trains.
+func (s *System) trains(ctx context.Context) bool {
+	if s.Config.Train.Engine != TrainAuto {
+		return s.Config.Train.On()
+	}
+	if s.Policy == nil || !s.Config.Embedded() {
+		return false
+	}
+	select {
+	case <-s.Listening(): // the gateway serves first, and in a process without one nothing is trained
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // runTrain is the trainer, when there is a training engine.
 func runTrain(ctx context.Context, s *System) error {
-	if !s.Config.Train.On() {
+	if !s.trains(ctx) {
 		return nil
 	}
 	cfg, err := s.trainLoop()
 	if err != nil {
 		return err
 	}
-	child, err := s.trainEngine(ctx, cfg.Recipe)
+	engine, err := s.newTrainEngine(ctx, cfg.Recipe, s.Config.Train.threads())
 	if err != nil {
 		return err
 	}
-	defer child.Close()
+	defer engine.Close()
 	metrics, err := trainer.NewLoopMetrics(s.Telemetry.Registry)
 	if err != nil {
 		return err
@@ -130,7 +153,7 @@ func runTrain(ctx context.Context, s *System) error {
 		return err
 	}
 	deps := trainer.LoopDeps{
-		Log: s.Log, Ledger: ledger, Blobs: weights, Engine: child, Vocabulary: child.Vocabulary(), Logger: s.Telemetry.Logger.With("stage", "train"), Metrics: metrics,
+		Log: s.Log, Ledger: ledger, Blobs: weights, Engine: engine, Vocabulary: engine.vocabulary, Logger: s.Telemetry.Logger.With("stage", "train"), Metrics: metrics,
 	}
 	if a, ok := s.Policy.(*attended); ok {
 		deps.Idle = a.idle
@@ -139,42 +162,17 @@ func runTrain(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	return loop.Run(ctx)
+	running, ctx := errgroup.WithContext(ctx)
+	running.Go(func() error { return loop.Run(ctx) })
+	if keep := s.Config.Train.Keep; keep > 0 {
+		running.Go(func() error { return s.pruneAlong(ctx, weights, keep) })
+	}
+	return running.Wait()
 }
 
 // trainLoop is the loop's configuration for the model that is served.
 func (s *System) trainLoop() (trainer.LoopConfig, error) {
-	base := defaultBaseModel
-	if s.Config.Policy.Model != "" {
-		base = filepath.Base(s.Config.Policy.Model)
-	}
-	return s.Config.Train.Loop(s.Config.Tenant, base)
-}
-
-// trainEngine starts the embedded training engine on the model of the policy engine.
-func (s *System) trainEngine(ctx context.Context, r trainer.Recipe) (*onnx.Child, error) {
-	store, err := s.assets(nil)
-	if err != nil {
-		return nil, err
-	}
-	if err := store.Ensure(ctx, assets.ONNXRuntime); err != nil {
-		return nil, err
-	}
-	model := s.Config.Policy.Model
-	if model == "" {
-		if err := store.Ensure(ctx, assets.SmolLM2); err != nil {
-			return nil, err
-		}
-		model = filepath.Join(store.Dir(assets.SmolLM2), assets.SmolLM2File)
-	}
-	threads := s.Config.Train.Threads
-	if threads == 0 {
-		threads = runtime.NumCPU()
-	}
-	return onnx.Start(ctx, onnx.ChildConfig{
-		Library: filepath.Join(store.Dir(assets.ONNXRuntime), assets.ONNXRuntimeFile), Model: model,
-		Config: onnx.Config{Rank: r.Rank, Alpha: r.Alpha, Threads: threads},
-	}, s.Telemetry.Logger)
+	return s.Config.Train.Loop(s.Config.Tenant, s.Config.BaseModel())
 }
 
 // attended is the policy engine of the process, with a count of the requests that it serves: the schedule "idle" trains while there are none.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -287,6 +288,25 @@ func TestLoopCrashes(t *testing.T) {
 	}
 	if kills < 400 {
 		t.Errorf("only %d kills: the simulation does not crash enough", kills)
+	}
+}
+
+// TestLoopOtherEngine: an update that was begun on another engine is skipped and not computed to other bytes. Method: an engine that fails until the trainer
+// is stopped within its first update; then a trainer whose engine has another name.
+func TestLoopOtherEngine(t *testing.T) {
+	r := newRig(t, tinyEngine(t), 1)
+	r.cfg.Attempts = math.MaxInt
+	r.deps.Engine = &failing{r.engine, math.MaxInt}
+	r.samples(0, 8)
+	r.run(schemas.TopicPolicies, func(events []schemas.Event) bool { return len(events) == 1 })
+	r.cfg.EngineName, r.deps.Engine = "onnx threads=9", r.engine
+	r.run(schemas.TopicPolicies, publishedCount(1))
+	events := r.events(schemas.TopicPolicies)
+	if got := strings.Join(kindsOf(events), " "); got != "UpdateStarted UpdateSkipped UpdateStarted PolicyPublished" {
+		t.Fatalf("the log holds %s", got)
+	}
+	if s, _ := events[1].Payload.(*schemas.UpdateSkipped); !strings.Contains(s.GetReason(), `on the engine "onnx", and the trainer was started again with "onnx threads=9"`) {
+		t.Errorf("the reason is %q", s.GetReason())
 	}
 }
 

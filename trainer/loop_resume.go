@@ -8,8 +8,11 @@ import (
 	"github.com/nextstate-rl/nextstate/schemas"
 )
 
-// resume ends the update that a former owner began: with the same samples, parent, recipe and seed, and so with the same bytes.
+// resume ends the update that a former owner began: with the same samples, parent, recipe and seed, on the same engine, and so with the same bytes.
 func (o *owner) resume(ctx context.Context, b *Begun) error {
+	if engine := b.Started().GetEngine(); engine != o.cfg.EngineName {
+		return o.skip(ctx, b, fmt.Sprintf("it was begun on the engine %q, and the trainer was started again with %q, which would give other bytes", engine, o.cfg.EngineName))
+	}
 	samples, reason, err := o.recall(ctx, b.Samples)
 	if err != nil {
 		return err

@@ -117,8 +117,9 @@ type Globals struct {
 	} `embed:"" prefix:"policy-" group:"Serving"`
 
 	Train struct {
-		Engine       string        `help:"What trains the policy: onnx (embedded, CPU), none." enum:"none,onnx" default:"none"`
-		Preset       string        `help:"Objective and optimizer: default (small models), paper, general." enum:"default,paper,general" default:"default"`
+		Engine       string        `help:"What trains the policy: onnx (embedded, CPU); auto: onnx where the embedded policy is served; none." enum:"auto,onnx,none" default:"auto"`
+		Preset       string        `help:"Objective and optimizer: default (small models), paper, general, and those of the paper's arms: evaluative, directive, ppo, token." enum:"default,paper,general,evaluative,directive,ppo,token" default:"default"`
+		Set          []string      `help:"One setting of the recipe, over preset and flags: objective.w_dir=0, recipe.epochs=2 (repeatable)." placeholder:"NAME=VALUE"`
 		Batch        int           `help:"Samples of an update. 0: the preset's."`
 		Wait         time.Duration `help:"After so long an update takes what has come." default:"60s"`
 		Schedule     string        `help:"When updates are made: always, idle (while nobody is served), or a CRON expression." default:"always"`
@@ -148,6 +149,10 @@ type Globals struct {
 		MinTokens   int           `help:"Shorter replies do not pass the guard." default:"20"`
 		Quiet       time.Duration `help:"How long nobody must have been served before." default:"2s"`
 	} `embed:"" prefix:"rehearse-" group:"Training"`
+
+	Policies struct {
+		Keep int `help:"Policy versions whose weights the trainer keeps, the newest; older ones can be computed again. 0: all." default:"8"`
+	} `embed:"" prefix:"policies-" group:"Training"`
 
 	Spool struct {
 		Dir      string `help:"Folder of the gateway's journal; each gateway needs its own. Default: spool in the data folder." type:"path"`
@@ -234,7 +239,7 @@ func (g *Globals) serving(c *ops.Config) {
 	c.Train = ops.TrainConfig{
 		Engine: g.Train.Engine, Preset: g.Train.Preset, Batch: g.Train.Batch, Wait: g.Train.Wait, Schedule: g.Train.Schedule, Rank: g.Train.Rank, Alpha: g.Train.Alpha,
 		LearningRate: g.Train.LearningRate, Threads: g.Train.Threads, Seed: g.Train.Seed, MaxTokens: g.Train.MaxTokens, PerSession: g.Train.PerSession,
-		PerUser: g.Train.PerUser, MaxStaleness: g.Train.Staleness,
+		PerUser: g.Train.PerUser, MaxStaleness: g.Train.Staleness, Keep: g.Policies.Keep, Set: g.Train.Set,
 	}
 	c.Direct.Standing = g.Standing.Hints
 	c.Rehearse = ops.RehearseConfig{

@@ -20,7 +20,8 @@ type Up struct {
 // Help explains the command.
 func (Up) Help() string {
 	return `Starts the broker, ClickHouse and PostgreSQL (those for which no address is given), the policy engine, all stages and the HTTP endpoint, in one
-process with one data folder. Agents use the printed base URL as that of OpenAI's API. Other commands with the same --data attach to it. Ctrl-C stops everything in order; nothing acknowledged is lost by kill -9.
+process with one data folder. The embedded policy is trained on the turns that it answers (--train-engine none: it stays as it is). Agents use the
+printed base URL as that of OpenAI's API. Other commands with the same --data attach to it. Ctrl-C stops everything in order; nothing acknowledged is lost by kill -9.
 
   nextstate up
   nextstate up --kafka-brokers kafka:9092 --clickhouse-dsn clickhouse://... --postgres-dsn postgres://...`
@@ -123,8 +124,11 @@ func (r Run) Run(ctx context.Context, g *Globals) error {
 		case "gateway":
 			need |= ops.NeedPostgres | ops.LogLater
 		case "train":
-			if g.Train.Engine == ops.NoTraining {
-				return errors.New("nothing is trained without a training engine: add --train-engine onnx")
+			switch g.Train.Engine {
+			case ops.NoTraining:
+				return errors.New("nothing is trained without a training engine: leave --train-engine out, or say onnx")
+			case ops.TrainAuto: // who runs the trainer wants it
+				g.Train.Engine = ops.TrainONNX
 			}
 			need |= ops.NeedPostgres
 		case "direct":
