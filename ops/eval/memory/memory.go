@@ -66,9 +66,9 @@ func (s *Store) Learned(ctx context.Context, user, correction string) error {
 	return nil
 }
 
-// Recall returns the opening of a session with what the user asked for earlier: the memories that are nearest to the last message, the nearest first. The
-// text goes to the end of the system message that the opening begins with, or becomes that message. Without memories the opening is returned as it is;
-// it is never changed. Errors are the embedder's.
+// Recall returns the opening of a session with what the user asked for earlier: the memories that are nearest to the last message, the nearest first, in a
+// system message right before it. Further up, before the exchanges that an opening may hold, small models do not heed them (docs/policy.md has figures).
+// Without memories the opening is returned as it is; it is never changed. Errors are the embedder's.
 func (s *Store) Recall(ctx context.Context, user string, messages []personas.Message) ([]personas.Message, error) {
 	s.mu.Lock()
 	list := slices.Clone(s.users[user])
@@ -90,12 +90,8 @@ func (s *Store) Recall(ctx context.Context, user string, messages []personas.Mes
 	for _, m := range list[:min(len(list), recalled)] {
 		text.WriteString("\n- " + m.text)
 	}
-	if first := messages[0]; first.Role == "system" {
-		out := slices.Clone(messages)
-		out[0].Content = first.Content + "\n\n" + text.String()
-		return out, nil
-	}
-	return append([]personas.Message{{Role: "system", Content: text.String()}}, messages...), nil
+	last := len(messages) - 1
+	return slices.Insert(slices.Clone(messages), last, personas.Message{Role: "system", Content: text.String()}), nil
 }
 
 // Memories are a user's, oldest first.

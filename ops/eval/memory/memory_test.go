@@ -82,33 +82,35 @@ func recall(t *testing.T, s *Store, user string, messages ...personas.Message) [
 	return out
 }
 
-// TestRecall: the three nearest memories, nearest first and the newer of two equals first, are in the one system message, and the opening that was given is as it
-// was. Method: directions on a circle; with and without a system message, with fewer memories than three, and with none.
+// TestRecall: the three nearest memories, nearest first and the newer of two equals first, are in a system message before the last one, and the opening that was
+// given is as it was. Method: directions on a circle; with fewer memories than three, with none, and with one message only.
 func TestRecall(t *testing.T) {
 	s := New(angles{})
-	opening := []personas.Message{{Role: "user", Content: "earlier 0"}, {Role: "assistant", Content: "answer"}, {Role: "user", Content: "now 0"}}
-	if got := recall(t, s, "ada", opening...); !slices.Equal(got, opening) {
+	house := personas.Message{Role: "system", Content: "House style."}
+	now := personas.Message{Role: "user", Content: "now 0"}
+	opening := []personas.Message{house, {Role: "user", Content: "earlier 90"}, {Role: "assistant", Content: "answer"}, now}
+	before := slices.Clone(opening)
+	want := func(memories string) []personas.Message {
+		return append(slices.Clone(before[:3]), personas.Message{Role: "system", Content: heading + memories}, now)
+	}
+	if got := recall(t, s, "ada", opening...); !slices.Equal(got, before) {
 		t.Errorf("without memories: %v", got)
 	}
 	learn(t, s, "ada", "far 90")
-	if got := recall(t, s, "ada", opening...); !slices.Equal(got[1:], opening) || got[0] != (personas.Message{Role: "system", Content: heading + "\n- far 90"}) {
+	if got := recall(t, s, "ada", opening...); !slices.Equal(got, want("\n- far 90")) {
 		t.Errorf("one memory: %v", got)
 	}
 	learn(t, s, "ada", "left 30", "right -30", "near\n 1")
-	want := heading + "\n- near 1\n- right -30\n- left 30"
-	got := recall(t, s, "ada", opening...)
-	if !slices.Equal(got[1:], opening) || got[0] != (personas.Message{Role: "system", Content: want}) {
+	if got := recall(t, s, "ada", opening...); !slices.Equal(got, want("\n- near 1\n- right -30\n- left 30")) {
 		t.Errorf("%q", got)
 	}
-	system := append([]personas.Message{{Role: "system", Content: "House style."}}, opening...)
-	got = recall(t, s, "ada", system...)
-	if !slices.Equal(got[1:], opening) || got[0].Content != "House style.\n\n"+want {
-		t.Errorf("%q", got)
+	if !slices.Equal(opening, before) {
+		t.Errorf("the opening was changed: %q", opening)
 	}
-	if system[0].Content != "House style." {
-		t.Errorf("the opening was changed: %q", system[0])
+	if got := recall(t, s, "ada", now); len(got) != 2 || got[0].Role != "system" || got[1] != now {
+		t.Errorf("one message: %q", got)
 	}
-	if got := recall(t, s, "bert", opening...); !slices.Equal(got, opening) {
+	if got := recall(t, s, "bert", opening...); !slices.Equal(got, before) {
 		t.Errorf("another user is given %v", got)
 	}
 }
