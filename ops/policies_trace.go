@@ -46,7 +46,7 @@ type TraceSample struct {
 
 // traceSamples looks at the turns of the samples only: all joins are on their ids. A rehearsal's sample has no turn: its reply is found by its content.
 const traceSamples = `
-SELECT toString(s.event_id), s.session, toString(s.turn_id), s.turn_index, s.sample_kind, s.reward, ifNull(s.policy_version, ''),
+SELECT toString(s.event_id), s.session, toString(s.turn_id), s.turn_index, s.sample_kind, s.reward, if(s.sample_kind = 'rehearsal', ifNull(s.teacher_version, ''), ifNull(s.policy_version, '')),
     j.score, ifNull(j.judge, ''), ifNull(j.reason, ''), ifNull(h.hint, ifNull(s.hint, '')), ifNull(h.finder, ''),
     ifNull(a.response_text, ifNull(m.text, '')), a.calls, ifNull(c.text, ''), s.event_time
 FROM (SELECT * FROM sample_assembled WHERE tenant = ? AND event_id IN (?) LIMIT 1 BY event_id) AS s

@@ -47,6 +47,10 @@ const (
 	guardFall = 0.25
 	// rehearsePoll is how often the topics are looked at.
 	rehearsePoll = 250 * time.Millisecond
+	// historyWait is how long a hint waits for its user's turns to be in the history; then the others are rehearsed without that user.
+	historyWait = time.Minute
+	// unlockWait bounds the last statement of an ownership.
+	unlockWait = 5 * time.Second
 )
 
 // Validate reports the first setting that cannot work.
@@ -61,6 +65,11 @@ func (c RehearseConfig) Validate() error {
 		return fmt.Errorf("--rehearse-min-tokens %d: no reply of at most %d tokens (--rehearse-max-tokens) would pass", d.MinTokens, d.MaxTokens)
 	}
 	return nil
+}
+
+// Budget bounds the sampling and the training of one rehearsal.
+func (c RehearseConfig) Budget() time.Duration {
+	return time.Duration(c.withDefaults().Seconds) * time.Second
 }
 
 func (c RehearseConfig) withDefaults() RehearseConfig {
@@ -195,7 +204,9 @@ func (r *rehearser) own(ctx context.Context) error {
 	}
 	defer func() {
 		// A connection that still works goes back to the pool, and must not keep the lock.
-		_, _ = conn.Exec(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock(hashtextextended($1, 0))", lock) // without a connection there is no lock
+		release, cancel := context.WithTimeout(context.WithoutCancel(ctx), unlockWait)
+		defer cancel()
+		_, _ = conn.Exec(release, "SELECT pg_advisory_unlock(hashtextextended($1, 0))", lock) // without a connection there is no lock
 	}()
 	r.forget()
 	if err := r.endInterrupted(ctx, conn); err != nil {
@@ -264,12 +275,14 @@ func (r *rehearser) quiet(ctx context.Context) (bool, error) {
 	return time.Since(r.quietSince) >= r.cfg.Quiet, nil
 }
 
-// users are those with hints in force, the ones with the newest hints, by name.
-func (r *rehearser) users() []rehearsedUser {
-	tenant := r.system.Config.Tenant
+// users are those who are rehearsed now.
+func (r *rehearser) users() []rehearsedUser { return rehearsed(r.stands, r.system.Config.Tenant) }
+
+// rehearsed are a tenant's users with hints in force, the ones with the newest hints, by name.
+func rehearsed(stands *processors.Standing, tenant string) []rehearsedUser {
 	var users []rehearsedUser
-	for _, name := range r.stands.Users(tenant) {
-		if hints := r.stands.Hints(tenant, name); len(hints) > 0 {
+	for _, name := range stands.Users(tenant) {
+		if hints := stands.Hints(tenant, name); len(hints) > 0 {
 			users = append(users, rehearsedUser{name, hints})
 		}
 	}

@@ -43,7 +43,7 @@ func (r *rehearser) rehearse(ctx context.Context, conn *pgxpool.Conn, users []re
 	if err != nil {
 		return err
 	}
-	if len(pool.held) == 0 {
+	if len(pool.held) == 0 || len(pool.users) < len(users) && recent(users) {
 		return nil // the history does not hold the users' turns yet
 	}
 	watch := newStopwatch()
@@ -60,6 +60,11 @@ func (r *rehearser) rehearse(ctx context.Context, conn *pgxpool.Conn, users []re
 		return err
 	}
 	return r.conclude(ctx, conn, u, pool, reason, watch)
+}
+
+// recent says that one of the users' hints came just now.
+func recent(users []rehearsedUser) bool {
+	return slices.ContainsFunc(users, func(u rehearsedUser) bool { return time.Since(u.hints[0].Time) < historyWait })
 }
 
 // practise makes the minibatches and has them trained, and says what ended it.
