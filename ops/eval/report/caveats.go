@@ -119,7 +119,7 @@ func caveatSettings(r *Report, add func(string, ...any)) {
 func caveatMissing(r *Report, add func(string, ...any)) {
 	var without, unchecked, still []string
 	for _, arm := range r.Arms {
-		if r.heldOutOf(arm, all) == nil {
+		if r.rateOf(heldOut, arm, all) == nil {
 			without = append(without, arm)
 		}
 		if !slices.ContainsFunc(r.Drift, func(d Drift) bool { return d.Arm == arm && d.BaseLogprob != nil }) {

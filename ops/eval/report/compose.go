@@ -131,30 +131,28 @@ func compared(r *Report, metric, against string, targets []string, caption strin
 	return t
 }
 
-func newProblems(r *Report) section {
-	if len(r.HeldOut) == 0 {
-		return sec("held-out", "New problems", text("There was no held-out check."), r.query(queryHeldOut))
-	}
+// rates are the tables of one phase: the shares, and the differences to some arms.
+func rates(r *Report, phase, where string) []block {
 	targets := append([]string{all}, r.Personas...)
-	blocks := []block{text("After the last session: first replies to problems that no session was about, by the newest version, and by the base model on the same problems.")}
+	var blocks []block
 	for _, what := range []struct {
 		caption string
-		of      func(*HeldOut) *Estimate
+		of      func(*Rate) *Estimate
 	}{
-		{"Satisfied (form and guard): mean over seeds [95 % interval]", func(h *HeldOut) *Estimate { return h.Satisfied }},
-		{"The guard lets the reply pass", func(h *HeldOut) *Estimate { return h.Guard }},
-		{"The form is right, whatever the guard says", func(h *HeldOut) *Estimate { return h.Preference }},
+		{"Satisfied (form and guard), " + where + ": mean over seeds [95 % interval]", func(h *Rate) *Estimate { return h.Satisfied }},
+		{"The guard lets the reply pass, " + where, func(h *Rate) *Estimate { return h.Guard }},
+		{"The form is right, whatever the guard says, " + where, func(h *Rate) *Estimate { return h.Preference }},
 	} {
 		t := table{Caption: what.caption, Head: slices.Concat([]string{"arm"}, targets, []string{"replies"})}
 		for _, arm := range append(slices.Clip(r.Arms), control) {
-			h := r.heldOutOf(arm, all)
+			h := r.rateOf(phase, arm, all)
 			if h == nil {
 				continue
 			}
 			cells := []string{arm}
 			for _, target := range targets {
 				cell := none
-				if h := r.heldOutOf(arm, target); h != nil {
+				if h := r.rateOf(phase, arm, target); h != nil {
 					cell = share(what.of(h))
 				}
 				cells = append(cells, cell)
@@ -164,9 +162,18 @@ func newProblems(r *Report) section {
 		blocks = append(blocks, tableOf(t))
 	}
 	for _, against := range []string{hybrid, frozen, control} {
-		if r.heldOutOf(against, all) != nil {
-			blocks = append(blocks, tableOf(compared(r, "held_out", against, targets, "Satisfied on new problems, arm minus "+against+" over the same seeds (above 0: the arm is better)")))
+		if r.rateOf(phase, against, all) != nil {
+			blocks = append(blocks, tableOf(compared(r, phase, against, targets, "Satisfied, "+where+", arm minus "+against+" over the same seeds (above 0: the arm is better)")))
 		}
 	}
-	return sec("held-out", "New problems", append(blocks, r.query(queryHeldOut))...)
+	return append(blocks, r.query(queryRates))
+}
+
+func newProblems(r *Report) section {
+	if !slices.ContainsFunc(r.Rates, func(h Rate) bool { return h.Phase == heldOut }) {
+		return sec("held-out", "New problems", text("There was no held-out check."), r.query(queryRates))
+	}
+	return sec("held-out", "New problems", append([]block{
+		text("After the last session: first replies to problems that no session was about, by the newest version, and by the base model on the same problems."),
+	}, rates(r, heldOut, "new problems")...)...)
 }

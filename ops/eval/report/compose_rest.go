@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -84,6 +85,8 @@ func samples(r *Report) section {
 }
 
 func seconds(r *Report) section {
+	// The order in which a run tells them; others come after, by name.
+	known := []string{"start", "decode", "talk", "signals", "training", "serving", "rehearsal", "held_out", "other", "total"}
 	var parts []string
 	for _, s := range r.Seconds {
 		for part := range s.Parts {
@@ -92,7 +95,13 @@ func seconds(r *Report) section {
 			}
 		}
 	}
-	slices.Sort(parts)
+	place := func(part string) int {
+		if i := slices.Index(known, part); i >= 0 {
+			return i
+		}
+		return len(known)
+	}
+	slices.SortFunc(parts, func(a, b string) int { return cmp.Or(cmp.Compare(place(a), place(b)), cmp.Compare(a, b)) })
 	t := table{Caption: "Seconds of wall time in a run, mean over an arm's runs, by part as the run told them", Head: append([]string{"arm", "runs", "sessions"}, parts...)}
 	for _, arm := range r.Arms {
 		s, ok := r.Seconds[arm]

@@ -60,7 +60,7 @@ func firstReplies(r *Report) section {
 	guards := table{Caption: "Share of first replies that the guard let pass, by sessions", Head: slices.Clone(t.Head)}
 	for _, arm := range r.Arms {
 		for _, persona := range append([]string{all}, r.Personas...) {
-			live := r.counts(func(c FirstReplies) bool { return c.Arm == arm && c.Phase == "live" && of(persona, c) })
+			live := r.counts(func(c FirstReplies) bool { return c.Arm == arm && c.Phase == live && of(persona, c) })
 			base := r.counts(func(c FirstReplies) bool { return (c.Phase == "control" || c.Arm == frozen) && of(persona, c) })
 			f.Panels = append(f.Panels, panel{
 				Title: arm + ": " + persona, XLabel: "session", Low: 0, High: 1, XHigh: float64(longest),
@@ -89,7 +89,8 @@ func firstReplies(r *Report) section {
 			}
 		}
 	}
-	return sec("first-replies", "First replies by session", figureOf(f), tableOf(t), tableOf(guards), r.query(queryFirstReplies), tableOf(why), r.query(queryGuard))
+	blocks := []block{figureOf(f), tableOf(t), tableOf(guards), r.query(queryFirstReplies), tableOf(why), r.query(queryGuard)}
+	return sec("first-replies", "First replies by session", append(blocks, rates(r, live, "all sessions of a run")...)...)
 }
 
 func between(from, to int) string {
@@ -172,9 +173,12 @@ func updates(r *Report) section {
 		name string
 		of   func(Update) *float64
 	}{
-		{"loss", func(u Update) *float64 { return u.Loss }}, {"directive loss", func(u Update) *float64 { return u.LossDir }},
-		{"KL", func(u Update) *float64 { return u.KL }}, {"entropy", func(u Update) *float64 { return u.Entropy }},
-		{"gradient norm", func(u Update) *float64 { return u.GradNorm }}, {"reward", func(u Update) *float64 { return u.RewardMean }},
+		{"loss", func(u Update) *float64 { return u.Loss }},
+		{"directive loss", func(u Update) *float64 { return u.LossDir }},
+		{"KL", func(u Update) *float64 { return u.KL }},
+		{"entropy", func(u Update) *float64 { return u.Entropy }},
+		{"gradient norm", func(u Update) *float64 { return u.GradNorm }},
+		{"reward", func(u Update) *float64 { return u.RewardMean }},
 	}
 	if len(r.Updates) == 0 {
 		return sec("updates", "Updates", text("There was no update."), r.query(queryUpdates))

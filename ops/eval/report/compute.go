@@ -52,18 +52,18 @@ func (r *Report) alignmentOf(arm, persona string) *Alignment {
 	return &r.Alignment[i]
 }
 
-// heldOutOf is the mean over seeds of each arm on new problems, and that of the base model on the same ones.
-func heldOutOf(r *Report, rows []heldOutRow) []HeldOut {
-	var out []HeldOut
+// ratesOf is the mean over seeds of each arm in one phase; on new problems also that of the base model.
+func ratesOf(r *Report, phase string, rows []rateRow) []Rate {
+	var out []Rate
 	for _, arm := range append(slices.Clip(r.Arms), control) {
 		for _, target := range append([]string{all}, r.Personas...) {
 			bySeed, sum := map[uint64]Counts{}, Counts{}
 			for _, row := range rows {
-				from := row.Arm
-				if row.Phase == "held_out_control" { // one seed's control is one, whichever arm's run asked for it
-					from = control
+				from, in := row.Arm, row.Phase
+				if in == heldOutControl { // one seed's control is one, whichever arm's run asked for it
+					from, in = control, heldOut
 				}
-				if from == arm && (target == all || row.Persona == target) {
+				if in == phase && from == arm && (target == all || row.Persona == target) {
 					bySeed[row.Seed], sum = bySeed[row.Seed].plus(row.Counts), sum.plus(row.Counts)
 				}
 			}
@@ -78,8 +78,8 @@ func heldOutOf(r *Report, rows []heldOutRow) []HeldOut {
 				return shares
 			}
 			satisfied := share(func(c Counts) uint64 { return c.Satisfied })
-			out = append(out, HeldOut{
-				Arm: arm, Persona: target, Replies: sum.Replies, BySeed: satisfied, Satisfied: estimate(valuesOf(satisfied), r.Seed),
+			out = append(out, Rate{
+				Phase: phase, Arm: arm, Persona: target, Replies: sum.Replies, BySeed: satisfied, Satisfied: estimate(valuesOf(satisfied), r.Seed),
 				Guard:      estimate(valuesOf(share(func(c Counts) uint64 { return c.GuardPassed })), r.Seed),
 				Preference: estimate(valuesOf(share(func(c Counts) uint64 { return c.Preference })), r.Seed),
 			})
@@ -88,12 +88,12 @@ func heldOutOf(r *Report, rows []heldOutRow) []HeldOut {
 	return out
 }
 
-func (r *Report) heldOutOf(arm, persona string) *HeldOut {
-	i := slices.IndexFunc(r.HeldOut, func(h HeldOut) bool { return h.Arm == arm && h.Persona == persona })
+func (r *Report) rateOf(phase, arm, persona string) *Rate {
+	i := slices.IndexFunc(r.Rates, func(h Rate) bool { return h.Phase == phase && h.Arm == arm && h.Persona == persona })
 	if i < 0 {
 		return nil
 	}
-	return &r.HeldOut[i]
+	return &r.Rates[i]
 }
 
 // compare pairs every arm with hybrid and with frozen, on new problems also with the base model.
@@ -109,12 +109,14 @@ func compare(r *Report) []Comparison {
 			}
 		}
 	}
-	for _, against := range []string{hybrid, frozen, control} {
-		for _, arm := range r.Arms {
-			for _, target := range append([]string{all}, r.Personas...) {
-				a, b := r.heldOutOf(arm, target), r.heldOutOf(against, target)
-				if arm != against && a != nil && b != nil {
-					out = append(out, Comparison{"held_out", target, arm, against, paired(a.BySeed, b.BySeed, r.Seed)})
+	for _, phase := range []string{live, heldOut} {
+		for _, against := range []string{hybrid, frozen, control} {
+			for _, arm := range r.Arms {
+				for _, target := range append([]string{all}, r.Personas...) {
+					a, b := r.rateOf(phase, arm, target), r.rateOf(phase, against, target)
+					if arm != against && a != nil && b != nil {
+						out = append(out, Comparison{phase, target, arm, against, paired(a.BySeed, b.BySeed, r.Seed)})
+					}
 				}
 			}
 		}
@@ -189,6 +191,7 @@ const (
 	barSessions = 8
 	barSeeds    = 5
 	barHeldOut  = 0.8
+	barSeconds  = 60
 )
 
 // barsOf holds the figures against the bars.
@@ -208,13 +211,13 @@ func barsOf(r *Report) []Bar {
 		}
 		bars = append(bars, b)
 	}
-	return bars
+	return append(bars, barTime(r))
 }
 
 // best is the arm with the fewest joint sessions; of equal ones that with the most satisfied on new problems, then the first. Empty: no run has ended.
 func (r *Report) best() string {
 	rate := func(arm string) float64 {
-		if h := r.heldOutOf(arm, all); h != nil && h.Satisfied != nil {
+		if h := r.rateOf(heldOut, arm, all); h != nil && h.Satisfied != nil {
 			return h.Satisfied.Mean
 		}
 		return 0
@@ -256,10 +259,31 @@ func barBest(r *Report, best string) Bar {
 
 func barNew(r *Report, best string) Bar {
 	b := Bar{Bar: fmt.Sprintf("at least %.1f of the first replies to new problems satisfy, guard included", barHeldOut), Found: "no held-out check", Verdict: unmeasured}
-	if h := r.heldOutOf(best, all); best != "" && h != nil {
+	if h := r.rateOf(heldOut, best, all); best != "" && h != nil {
 		b.Found, b.Verdict = fmt.Sprintf("best arm %s: %s", best, share(h.Satisfied)), notMet
 		if h.Satisfied.Mean >= barHeldOut {
 			b.Verdict = met
+		}
+	}
+	return b
+}
+
+// barTime holds the slowest arm that does not rehearse against the bar: what a joint session takes, without the start of a run and its held-out check.
+func barTime(r *Report) Bar {
+	b := Bar{Bar: fmt.Sprintf("a joint session, updates included and rehearsal not, takes at most %d s of wall time", barSeconds), Found: "no run that told its time", Verdict: unmeasured}
+	slowest := 0.0
+	for _, arm := range r.Arms {
+		s := r.Seconds[arm]
+		if _, ok := s.Parts["total"]; !ok || s.Parts["rehearsal"] > 0 || s.Sessions == 0 {
+			continue
+		}
+		inSessions := s.Parts["total"] - s.Parts["start"] - s.Parts["held_out"]
+		if perSession := inSessions / s.Sessions; perSession > slowest {
+			slowest, b.Verdict = perSession, notMet
+			b.Found = fmt.Sprintf("slowest arm %s: %.1f s, %.0f %% of it in the engines (decode and training)", arm, perSession, 100*(s.Parts["decode"]+s.Parts["training"])/inSessions)
+			if perSession <= barSeconds {
+				b.Verdict = met
+			}
 		}
 	}
 	return b

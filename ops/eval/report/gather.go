@@ -14,6 +14,13 @@ const (
 	control = "base model"
 )
 
+// Phases of replies, as ClickHouse has them.
+const (
+	live           = "live"
+	heldOut        = "held_out"
+	heldOutControl = "held_out_control"
+)
+
 // Arms that others are compared with: the bars of the project name them.
 const (
 	hybrid = "hybrid"
@@ -32,7 +39,7 @@ type Report struct {
 	Compared   []Comparison       `json:"comparisons"`
 	Bars       []Bar              `json:"bars"`
 	First      []FirstReplies     `json:"first_replies"`
-	HeldOut    []HeldOut          `json:"held_out"`
+	Rates      []Rate             `json:"rates"`
 	Guard      []GuardReason      `json:"guard"`
 	Drift      []Drift            `json:"drift"`
 	Sameness   []Sameness         `json:"sameness"`
@@ -82,7 +89,7 @@ type Alignment struct {
 
 // Comparison is the paired difference of an arm to another one, over the seeds that both have.
 type Comparison struct {
-	// Metric is sessions (less is better) or held_out (more is better).
+	// Metric is sessions (less is better), or the phase of a Rate (more satisfied is better).
 	Metric     string    `json:"metric"`
 	Persona    string    `json:"persona"`
 	Arm        string    `json:"arm"`
@@ -111,15 +118,17 @@ type FirstReplies struct {
 	Counts
 }
 
-// heldOutRow is what one run did on the problems that no session was about.
-type heldOutRow struct {
+// rateRow is how the first replies of one run did: in its sessions (live), or on the problems that no session was about.
+type rateRow struct {
 	Arm, Persona, Phase string
 	Seed                uint64
 	Counts
 }
 
-// HeldOut is the share on new problems, mean over seeds. Arm "base model" is the control.
-type HeldOut struct {
+// Rate is the share of first replies that met what, mean over seeds. Arm "base model" is the control.
+type Rate struct {
+	// Phase is live (all sessions) or held_out (new problems after the last session).
+	Phase      string             `json:"phase"`
 	Arm        string             `json:"arm"`
 	Persona    string             `json:"persona"`
 	Replies    uint64             `json:"replies"`
@@ -229,8 +238,8 @@ type Seconds struct {
 // answers is what ClickHouse said, where more is computed from it.
 type answers struct {
 	alignment []alignmentRow
-	heldOut   []heldOutRow
-	rates     []baseRate
+	rates     []rateRow
+	base      []baseRate
 }
 
 // gather asks everything and computes the rest.
@@ -241,14 +250,14 @@ func gather(ctx context.Context, in Input) (*Report, error) {
 		func() error { return load(ctx, in, r, queryRuns, &r.Runs) },
 		func() error { return load(ctx, in, r, queryAlignment, &a.alignment) },
 		func() error { return load(ctx, in, r, queryFirstReplies, &r.First) },
-		func() error { return load(ctx, in, r, queryHeldOut, &a.heldOut) },
+		func() error { return load(ctx, in, r, queryRates, &a.rates) },
 		func() error { return load(ctx, in, r, queryGuard, &r.Guard) },
 		func() error { return load(ctx, in, r, queryDrift, &r.Drift) },
 		func() error { return load(ctx, in, r, querySameness, &r.Sameness) },
 		func() error { return load(ctx, in, r, queryUpdates, &r.Updates) },
 		func() error { return load(ctx, in, r, queryOffDiagonal, &r.OffDiag) },
 		func() error { return load(ctx, in, r, queryRehearsals, &r.Rehearsals) },
-		func() error { return load(ctx, in, r, queryChance, &a.rates) },
+		func() error { return load(ctx, in, r, queryChance, &a.base) },
 		func() error { return load(ctx, in, r, querySamples, &r.Samples) },
 	} {
 		if err := load(); err != nil {
@@ -259,9 +268,9 @@ func gather(ctx context.Context, in Input) (*Report, error) {
 		return nil, err
 	}
 	r.Alignment = alignmentsOf(r, a.alignment)
-	r.HeldOut = heldOutOf(r, a.heldOut)
+	r.Rates = append(ratesOf(r, live, a.rates), ratesOf(r, heldOut, a.rates)...)
 	r.Compared = compare(r)
-	r.Chance = luck(a.rates, r.limit())
+	r.Chance = luck(a.base, r.limit())
 	r.Seconds = secondsOf(r)
 	r.Bars = barsOf(r)
 	r.Caveats = caveatsOf(r, in, a.alignment)

@@ -14,43 +14,49 @@ type Query struct {
 // The questions. {tenants} are the runs, {seed} is the report's.
 var (
 	queryRuns = Query{"runs", `
+WITH [{tenants}] AS these
 SELECT tenant, arm, seed, half, cap, personas, settings, base_model, outcome, sessions, updates, aligned_at, seconds
-FROM evaluation_runs WHERE tenant IN ({tenants}) ORDER BY arm, seed, tenant`}
+FROM evaluation_runs WHERE has(these, tenant) ORDER BY arm, seed, tenant`}
 
 	queryAlignment = Query{"alignment", `
+WITH [{tenants}] AS these
 SELECT tenant, arm, seed, persona, aligned_at, sessions, censored
-FROM evaluation_alignment WHERE tenant IN ({tenants}) ORDER BY arm, seed, tenant, persona`}
+FROM evaluation_alignment WHERE has(these, tenant) ORDER BY arm, seed, tenant, persona`}
 
 	queryFirstReplies = Query{"first_replies", `
+WITH [{tenants}] AS these
 SELECT arm, persona, phase, session_index AS session, count() AS replies, countIf(satisfied) AS satisfied, countIf(guard_passed) AS guard_passed,
     countIf(preference) AS preference
 FROM evaluation_first_replies
-WHERE tenant IN ({tenants}) AND phase IN ('live', 'control')
+WHERE has(these, tenant) AND phase IN ('live', 'control')
 GROUP BY arm, persona, phase, session ORDER BY arm, persona, phase, session`}
 
-	queryHeldOut = Query{"held_out", `
+	queryRates = Query{"rates", `
+WITH [{tenants}] AS these
 SELECT arm, seed, persona, phase, count() AS replies, countIf(satisfied) AS satisfied, countIf(guard_passed) AS guard_passed,
     countIf(preference) AS preference
 FROM evaluation_first_replies
-WHERE tenant IN ({tenants}) AND phase IN ('held_out', 'held_out_control')
+WHERE has(these, tenant) AND phase IN ('live', 'held_out', 'held_out_control')
 GROUP BY arm, seed, persona, phase ORDER BY arm, seed, persona, phase`}
 
 	queryGuard = Query{"guard", `
+WITH [{tenants}] AS these
 SELECT arm, phase, replaceRegexpAll(guard, '[0-9.]+', 'N') AS reason, count() AS replies
 FROM evaluation_first_replies
-WHERE tenant IN ({tenants}) AND NOT guard_passed
+WHERE has(these, tenant) AND NOT guard_passed
 GROUP BY arm, phase, reason ORDER BY arm, phase, replies DESC, reason LIMIT 5 BY arm, phase`}
 
 	queryDrift = Query{"drift", `
+WITH [{tenants}] AS these
 SELECT arm, session_index AS session, count() AS replies, avgIf(base_logprob, isFinite(base_logprob)) AS base_logprob, avg(tokens) AS tokens
 FROM reply_evaluated
-WHERE tenant IN ({tenants}) AND phase = 'live'
+WHERE has(these, tenant) AND phase = 'live'
 GROUP BY arm, session ORDER BY arm, session`}
 
 	// The mean over pairs of replies A and B to different problems of the share of A's distinct word 3-grams that B has too. It is counted through the 3-grams:
 	// each of A's is shared with as many others as have it. Means over pairs do not depend on how many replies there are.
 	querySameness = Query{"sameness", `
-WITH replies AS
+WITH [{tenants}] AS these, replies AS
 (
     SELECT tenant, arm, persona, event_id,
         multiIf(phase = 'held_out', 'held out', phase = 'held_out_control', 'held out, base', 2 * session_index <= last, 'first half', 'second half') AS part,
@@ -59,7 +65,7 @@ WITH replies AS
     FROM
     (
         SELECT *, max(session_index) OVER (PARTITION BY tenant, phase) AS last
-        FROM evaluation_first_replies WHERE tenant IN ({tenants}) AND phase IN ('live', 'held_out', 'held_out_control')
+        FROM evaluation_first_replies WHERE has(these, tenant) AND phase IN ('live', 'held_out', 'held_out_control')
     )
 ),
 grams AS
@@ -84,28 +90,29 @@ INNER JOIN sizes AS s ON s.tenant = c.tenant AND s.part = c.part AND s.persona =
 GROUP BY arm, persona, part ORDER BY arm, persona, part`}
 
 	queryUpdates = Query{"updates", `
+WITH [{tenants}] AS these
 SELECT r.arm AS arm, u.number AS ` + "`update`" + `, count() AS runs, countIf(u.skipped) AS skipped, avgIf(u.loss, isFinite(u.loss)) AS loss,
     avgIf(u.loss_dir, isFinite(u.loss_dir)) AS loss_dir, avgIf(u.kl, isFinite(u.kl)) AS kl, avgIf(u.entropy, isFinite(u.entropy)) AS entropy,
     avgIf(u.grad_norm, isFinite(u.grad_norm)) AS grad_norm, avgIf(u.reward_mean, isFinite(u.reward_mean)) AS reward_mean, avg(u.seconds) AS seconds
 FROM
 (
     SELECT tenant, ` + "`update`" + ` AS number, loss, loss_dir, kl, entropy, grad_norm, reward_mean, seconds,
-        (tenant, ` + "`update`" + `) IN (SELECT tenant, ` + "`update`" + ` FROM update_skipped WHERE tenant IN ({tenants})) AS skipped
-    FROM updates WHERE tenant IN ({tenants})
+        (tenant, ` + "`update`" + `) IN (SELECT tenant, ` + "`update`" + ` FROM update_skipped WHERE has(these, tenant)) AS skipped
+    FROM updates WHERE has(these, tenant)
 ) AS u
 INNER JOIN evaluation_runs AS r ON r.tenant = u.tenant
 GROUP BY arm, u.number ORDER BY arm, u.number`}
 
 	// A pair of first replies of one persona in consecutive sessions, and whose hints were trained between them.
 	queryOffDiagonal = Query{"off_diagonal", `
-WITH taught AS
+WITH [{tenants}] AS these, taught AS
 (
     SELECT u.tenant AS tenant, groupArray((u.number, extract(s.user, '[a-z]+$'))) AS hints
     FROM
     (
-        SELECT tenant, ` + "`update`" + ` AS number, arrayJoin(sample_ids) AS sample_id FROM updates WHERE tenant IN ({tenants}) AND version IS NOT NULL
+        SELECT tenant, ` + "`update`" + ` AS number, arrayJoin(sample_ids) AS sample_id FROM updates WHERE has(these, tenant) AND version IS NOT NULL
     ) AS u
-    INNER JOIN (SELECT tenant, event_id, ifNull(user, '') AS user FROM sample_assembled WHERE tenant IN ({tenants}) AND (hint IS NOT NULL OR sample_kind = 'rehearsal')) AS s
+    INNER JOIN (SELECT tenant, event_id, ifNull(user, '') AS user FROM sample_assembled WHERE has(these, tenant) AND (hint IS NOT NULL OR sample_kind = 'rehearsal')) AS s
         ON s.tenant = u.tenant AND s.event_id = u.sample_id
     GROUP BY tenant
 ),
@@ -114,7 +121,7 @@ steps AS
     SELECT tenant, arm, persona, preference, guard_passed, update_number,
         any(preference) OVER w AS preference_before, any(guard_passed) OVER w AS guard_before, any(update_number) OVER w AS update_before, count() OVER w AS earlier
     FROM evaluation_first_replies
-    WHERE tenant IN ({tenants}) AND phase = 'live'
+    WHERE has(these, tenant) AND phase = 'live'
     WINDOW w AS (PARTITION BY tenant, persona ORDER BY session_index ROWS BETWEEN 1 PRECEDING AND 1 PRECEDING)
 )
 SELECT arm, persona, teacher, count() AS pairs, countIf(preference_before) AS preference_before, countIf(preference) AS preference_after,
@@ -129,24 +136,27 @@ FROM
 GROUP BY arm, persona, teacher ORDER BY arm, persona, teacher`}
 
 	queryRehearsals = Query{"rehearsals", `
+WITH [{tenants}] AS these
 SELECT r.arm AS arm, uniqExact(r.tenant) AS runs, count() AS rehearsals, avg(length(e.sample_ids)) AS samples,
     avgIf(e.guard_before, isFinite(e.guard_before)) AS guard_before, avgIf(e.guard_after, isFinite(e.guard_after)) AS guard_after,
     countIf(e.guard_after < e.guard_before) AS guard_fell, countIf(e.from_version = e.to_version) AS without_update
 FROM rehearsal_ended AS e INNER JOIN evaluation_runs AS r ON r.tenant = e.tenant
-WHERE e.tenant IN ({tenants}) GROUP BY arm ORDER BY arm`}
+WHERE has(these, e.tenant) GROUP BY arm ORDER BY arm`}
 
 	// The base model answers in the frozen arm and as the control; one seed's same problem counts once.
 	queryChance = Query{"chance", `
+WITH [{tenants}] AS these
 SELECT persona, countIf(satisfied) AS satisfied, count() AS replies
 FROM
 (
     SELECT persona, seed, phase IN ('held_out', 'held_out_control') AS held_out, session_index, any(satisfied) AS satisfied
-    FROM evaluation_first_replies WHERE tenant IN ({tenants}) AND policy_version = 'base' AND (arm = 'frozen' OR phase IN ('control', 'held_out_control'))
+    FROM evaluation_first_replies WHERE has(these, tenant) AND policy_version = 'base' AND (arm = 'frozen' OR phase IN ('control', 'held_out_control'))
     GROUP BY persona, seed, held_out, session_index
 )
 GROUP BY persona ORDER BY persona`}
 
 	querySamples = Query{"samples", `
+WITH [{tenants}] AS these
 SELECT arm, persona, moment, seed, session, problem, reply, complaint, guard, satisfied
 FROM
 (
@@ -156,7 +166,7 @@ FROM
     FROM
     (
         SELECT *, countIf(phase = 'held_out') OVER (PARTITION BY tenant, persona) AS held_out, max(session_index) OVER (PARTITION BY tenant, persona, phase) AS last
-        FROM evaluation_first_replies WHERE tenant IN ({tenants}) AND phase IN ('live', 'held_out')
+        FROM evaluation_first_replies WHERE has(these, tenant) AND phase IN ('live', 'held_out')
     )
     WHERE moment != '' ORDER BY lot LIMIT 3 BY arm, persona, moment
 )

@@ -21,12 +21,6 @@ import (
 
 var rewrite = flag.Bool("golden", false, "write testdata/report.md anew")
 
-const (
-	live           = schemas.ReplyPhase_REPLY_PHASE_LIVE
-	heldOut        = schemas.ReplyPhase_REPLY_PHASE_HELD_OUT
-	heldOutControl = schemas.ReplyPhase_REPLY_PHASE_HELD_OUT_CONTROL
-)
-
 // hostile is a reply that tries to get into the page and the table.
 const hostile = "<script>alert('x')</script> | **bold** ```sh\nrm\n``` </div><svg onload=alert(1)>"
 
@@ -42,8 +36,8 @@ func learning(seed uint64) *run {
 			}
 			return ""
 		}
-		r.reply("student", live, s, fmt.Sprintf("plain words about problem %d", s), complaint(uint32(seed), "bold"), "") //nolint:gosec // small
-		r.reply("ta", live, s, hostile, complaint(uint32(seed)+1, "only 12 tokens"), "")                                 //nolint:gosec // small
+		r.reply("student", schemas.ReplyPhase_REPLY_PHASE_LIVE, s, fmt.Sprintf("plain words about problem %d", s), complaint(uint32(seed), "bold"), "") //nolint:gosec // small
+		r.reply("ta", schemas.ReplyPhase_REPLY_PHASE_LIVE, s, hostile, complaint(uint32(seed)+1, "only 12 tokens"), "")                                 //nolint:gosec // small
 		switch s {
 		case 1:
 			r.update(1, map[string]float64{"loss": 2, "kl": 0.5, "entropy": 1, "grad_norm": 3, "reward_mean": -1, "seconds": 4}, "student")
@@ -58,10 +52,10 @@ func learning(seed uint64) *run {
 		if p == 4 {
 			guard = fmt.Sprintf("only %d tokens", 10+seed)
 		}
-		r.reply("student", heldOut, p, fmt.Sprintf("the answer to number %d is what it is", p), "", guard)
-		r.reply("ta", heldOut, p, fmt.Sprintf("well done with number %d I say to you", p), "", "")
-		r.reply("student", heldOutControl, p, fmt.Sprintf("1. number %d\n2. done", p), "a numbered list", "")
-		r.reply("ta", heldOutControl, p, "short", "only 1 tokens", "only 1 tokens")
+		r.reply("student", schemas.ReplyPhase_REPLY_PHASE_HELD_OUT, p, fmt.Sprintf("the answer to number %d is what it is", p), "", guard)
+		r.reply("ta", schemas.ReplyPhase_REPLY_PHASE_HELD_OUT, p, fmt.Sprintf("well done with number %d I say to you", p), "", "")
+		r.reply("student", schemas.ReplyPhase_REPLY_PHASE_HELD_OUT_CONTROL, p, fmt.Sprintf("1. number %d\n2. done", p), "a numbered list", "")
+		r.reply("ta", schemas.ReplyPhase_REPLY_PHASE_HELD_OUT_CONTROL, p, "short", "only 1 tokens", "only 1 tokens")
 	}
 	r.end("aligned", last, 3, map[string]uint32{"student": uint32(seed), "ta": uint32(seed) + 1, "joint": uint32(seed) + 1}) //nolint:gosec // small
 	return r
@@ -75,8 +69,8 @@ func still(seed uint64) *run {
 		if s == 2 {
 			complaint = ""
 		}
-		r.reply("student", live, s, fmt.Sprintf("**%d**", s), complaint, "")
-		r.reply("ta", live, s, "no", "only 1 tokens", "only 1 tokens")
+		r.reply("student", schemas.ReplyPhase_REPLY_PHASE_LIVE, s, fmt.Sprintf("**%d**", s), complaint, "")
+		r.reply("ta", schemas.ReplyPhase_REPLY_PHASE_LIVE, s, "no", "only 1 tokens", "only 1 tokens")
 	}
 	r.end("sessions", 12, 0, nil)
 	return r
@@ -170,8 +164,12 @@ func checkAlignment(t *testing.T, r *Report) {
 		mean         float64
 		censored     int
 	}{
-		{"hybrid", "student", 2, 0}, {"hybrid", "ta", 3, 0}, {"hybrid", joint, 3, 0},
-		{"frozen", "student", 12, 3}, {"frozen", "ta", 12, 3}, {"frozen", joint, 12, 3},
+		{"hybrid", "student", 2, 0},
+		{"hybrid", "ta", 3, 0},
+		{"hybrid", joint, 3, 0},
+		{"frozen", "student", 12, 3},
+		{"frozen", "ta", 12, 3},
+		{"frozen", joint, 12, 3},
 	} {
 		e := r.alignmentOf(c.arm, c.persona).Sessions
 		if e == nil || !close2(e.Mean, c.mean) || e.N != 3 || e.Censored != c.censored || e.Low == nil {
@@ -196,18 +194,26 @@ func checkHeldOut(t *testing.T, r *Report) {
 		arm, persona           string
 		satisfied, guard, form float64
 	}{
-		{"hybrid", all, 0.875, 0.875, 1}, {"hybrid", "student", 0.75, 0.75, 1}, {"hybrid", "ta", 1, 1, 1},
-		{control, all, 0, 0.5, 0}, {control, "student", 0, 1, 0}, {control, "ta", 0, 0, 0},
+		{"hybrid", all, 0.875, 0.875, 1},
+		{"hybrid", "student", 0.75, 0.75, 1},
+		{"hybrid", "ta", 1, 1, 1},
+		{control, all, 0, 0.5, 0},
+		{control, "student", 0, 1, 0},
+		{control, "ta", 0, 0, 0},
 	} {
-		h := r.heldOutOf(c.arm, c.persona)
+		h := r.rateOf(heldOut, c.arm, c.persona)
 		if h == nil || !close2(h.Satisfied.Mean, c.satisfied) || !close2(h.Guard.Mean, c.guard) || !close2(h.Preference.Mean, c.form) || h.Satisfied.N != 3 {
 			t.Errorf("held out: %s, %s: %+v, want %g, guard %g, form %g", c.arm, c.persona, h, c.satisfied, c.guard, c.form)
 		}
 	}
-	if d := r.comparison("held_out", all, hybrid, control).Difference; !close2(d.Mean, 0.875) {
+	if d := r.comparison(heldOut, all, hybrid, control).Difference; !close2(d.Mean, 0.875) {
 		t.Errorf("held out: hybrid minus base: %+v", d)
 	}
-	if r.Bars[1].Verdict != met || r.heldOutOf("frozen", all) != nil {
+	// Live, by seed: the student is satisfied in 4, 4, 4 of 4, 5, 6 sessions, ta in 3 of each; frozen in 1 of 24.
+	if l, d := r.rateOf(live, hybrid, all), r.comparison(live, all, hybrid, frozen).Difference; !close2(l.Satisfied.Mean, (7.0/8+7.0/10+7.0/12)/3) || !close2(d.Mean, l.Satisfied.Mean-1.0/24) {
+		t.Errorf("live: %+v, minus frozen %+v", l.Satisfied, d)
+	}
+	if r.Bars[1].Verdict != met || r.rateOf(heldOut, "frozen", all) != nil {
 		t.Errorf("the held-out bar is %+v", r.Bars[1])
 	}
 }
@@ -260,8 +266,8 @@ func checkRest(t *testing.T, r *Report) {
 	if c := r.Chance; len(c) != 3 || c[0].Persona != "student" || c[0].Satisfied != 3 || c[0].Replies != 48 || c[1].Satisfied != 0 || c[1].Aligned != 0 || c[2].Persona != joint {
 		t.Errorf("chance: %+v", r.Chance)
 	}
-	if s := r.Seconds["hybrid"]; s.Runs != 3 || !close2(s.Sessions, 5) || !close2(s.Parts["decode"], 50) || !close2(s.Parts["training"], 5) {
-		t.Errorf("seconds: %+v", r.Seconds)
+	if s := r.Seconds["hybrid"]; s.Runs != 3 || !close2(s.Sessions, 5) || !close2(s.Parts["decode"], 50) || !close2(s.Parts["training"], 5) || r.Bars[5].Verdict != met || !strings.HasPrefix(r.Bars[5].Found, "slowest arm hybrid: 11.6 s, 95 %") {
+		t.Errorf("seconds: %+v, %+v", r.Seconds, r.Bars[5])
 	}
 	count := map[string]int{}
 	for _, s := range r.Samples {
@@ -334,7 +340,7 @@ func checkPage(t *testing.T, page string) {
 // held-out check, and a run that says something else than its replies.
 func TestIncomplete(t *testing.T) {
 	one := begin("evaluative", 11, 12, "student")
-	one.reply("student", live, 1, "x", "", "")
+	one.reply("student", schemas.ReplyPhase_REPLY_PHASE_LIVE, 1, "x", "", "")
 	one.end("time", 1, 0, map[string]uint32{"student": 1})
 	open := begin("directive", 12, 12, "student")
 	r, markdown, page := written(t, one, open)

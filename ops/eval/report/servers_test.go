@@ -210,6 +210,6 @@ func (r *run) update(number uint64, metrics map[string]float64, users ...string)
 func (r *run) end(outcome string, sessions, updates uint32, alignedAt map[string]uint32) {
 	r.add("ended", &schemas.EvaluationEnded{
 		Arm: r.arm, Seed: r.seed, Outcome: outcome, Sessions: sessions, AlignedAt: alignedAt, Updates: updates,
-		Seconds: map[string]float64{"decode": 10 * float64(sessions), "training": 5},
+		Seconds: map[string]float64{"start": 2, "decode": 10 * float64(sessions), "training": 5, "other": 3, "total": 10 + 10*float64(sessions)},
 	})
 }
