@@ -23,6 +23,8 @@ type commands struct {
 	Chat cli.Chat `cmd:"" help:"Talk to the policy in the terminal, with feedback and hints."`
 	Demo cli.Demo `cmd:"" help:"A scripted user corrects the policy, which learns from it while you watch. Needs nothing."`
 
+	Eval cli.Eval `cmd:"" help:"Measure whether the policy learns: sessions until users are satisfied, by arm and seed."`
+
 	Import cli.Import `cmd:"" help:"Import transcripts."`
 	Export cli.Export `cmd:"" help:"Export events as JSONL or Parquet."`
 	Tail   cli.Tail   `cmd:"" help:"Print the events of a topic."`

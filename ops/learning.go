@@ -5,10 +5,12 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/nextstate-rl/nextstate/processors"
 	"github.com/nextstate-rl/nextstate/schemas"
 )
 
@@ -24,8 +26,11 @@ type Learning struct {
 	samples int                       // turns that became a sample, and rehearsed replies
 	refused int                       // samples that the trainer refused
 	updates map[string]*UpdateLearned // by the id of UpdateStarted
-	stood   []string
+	newest  string                    // the version that is to be served
+	stands  *processors.Standing
+	owed    map[string]bool // ids of the HintStood that the samples give, and that did not come yet
 	ended   []*schemas.RehearsalEnded
+	key     string // the hints of the last rehearsal that was not interrupted
 }
 
 // UpdateLearned is one update as the log tells it.
@@ -47,15 +52,18 @@ type Learned struct {
 	Waiting, Running, Skipped int
 	// Published updates, in their order.
 	Published []UpdateLearned
-	// Stood are the event ids of the standing hints, and Rehearsed what came of the rehearsals, both as they came.
-	Stood     []string
-	Rehearsed []*schemas.RehearsalEnded
+	// Newest is the version that is to be served: the one that was published last, or put back after it. Empty: none was published.
+	Newest string
+	// Rehearsed is what came of the rehearsals. Rehearsable says that other hints stand than were rehearsed last, or will once the stage stand has caught up.
+	Rehearsed   []*schemas.RehearsalEnded
+	Rehearsable bool
 }
 
 // NewLearning knows nothing of the tenant yet: have it Follow the log.
 func NewLearning(tenant string) *Learning {
 	return &Learning{
 		tenant: tenant, changed: make(chan struct{}), seen: map[string]bool{}, decided: map[string]int{}, updates: map[string]*UpdateLearned{},
+		stands: processors.NewStanding(), owed: map[string]bool{},
 	}
 }
 
@@ -96,23 +104,34 @@ func (l *Learning) read(ctx context.Context, log schemas.Reader, topic string, p
 			if err != nil {
 				return err
 			}
-			l.take(e)
+			if err := l.take(ctx, e); err != nil {
+				return err
+			}
 		}
 	}
 }
 
 // take takes in one event.
-func (l *Learning) take(e schemas.Event) {
+func (l *Learning) take(ctx context.Context, e schemas.Event) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.seen[e.ID] {
-		return
+		return nil
 	}
 	l.seen[e.ID] = true
 	switch p := e.Payload.(type) {
 	case *schemas.SampleAssembled:
 		l.samples++
 		l.decided[e.Session]++
+		stood, err := processors.Stand{}.Process(ctx, e)
+		if err != nil {
+			return err
+		}
+		for _, s := range stood {
+			if !l.seen[s.ID] {
+				l.owed[s.ID] = true
+			}
+		}
 	case *schemas.TurnSkipped:
 		l.decided[e.Session]++
 	case *schemas.UpdateStarted:
@@ -121,22 +140,30 @@ func (l *Learning) take(e schemas.Event) {
 	case *schemas.PolicyPublished:
 		u := l.update(p.GetUpdateId())
 		u.Number, u.Version, u.Metrics = p.GetUpdate(), e.ID, p.GetMetrics()
+		l.newest = e.ID
+	case *schemas.PolicyRolledBack:
+		l.newest = p.GetToVersion()
 	case *schemas.UpdateSkipped:
 		u := l.update(p.GetUpdateId())
 		u.Number, u.Skipped = p.GetUpdate(), true
-	case *schemas.HintStood:
-		l.stood = append(l.stood, e.ID)
+	case *schemas.HintStood, *schemas.HintWithdrawn:
+		delete(l.owed, e.ID)
+		l.stands.Apply(e)
 	case *schemas.RehearsalEnded:
 		l.ended = append(l.ended, p)
+		if !strings.HasPrefix(p.GetReason(), interrupted) {
+			l.key = hintsKey(p.GetHintIds())
+		}
 	case *schemas.DeadLettered:
 		if p.GetStage() == "train" {
 			l.refused++
 		}
 	default:
-		return
+		return nil
 	}
 	close(l.changed)
 	l.changed = make(chan struct{})
+	return nil
 }
 
 func (l *Learning) update(id string) *UpdateLearned {
@@ -147,7 +174,9 @@ func (l *Learning) update(id string) *UpdateLearned {
 }
 
 func (l *Learning) learned() Learned {
-	now := Learned{Decided: l.decided, Waiting: l.samples - l.refused, Stood: l.stood, Rehearsed: l.ended}
+	now := Learned{Decided: l.decided, Waiting: l.samples - l.refused, Newest: l.newest, Rehearsed: l.ended}
+	stand := hintsKey(hintIDs(rehearsed(l.stands, l.tenant)))
+	now.Rehearsable = len(l.owed) > 0 || stand != "" && stand != l.key
 	for _, u := range l.updates {
 		now.Waiting -= u.Samples
 		switch {
@@ -185,6 +214,6 @@ func (l *Learning) Now() Learned {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.learned()
-	now.Decided, now.Stood, now.Rehearsed = maps.Clone(now.Decided), slices.Clone(now.Stood), slices.Clone(now.Rehearsed)
+	now.Decided, now.Rehearsed = maps.Clone(now.Decided), slices.Clone(now.Rehearsed)
 	return now
 }

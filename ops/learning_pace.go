@@ -11,10 +11,12 @@ import (
 
 // Bounds on what sessions wait for: their own signals, an update, and a new version's way into the engine.
 const (
-	decisionsWait   = 2 * time.Minute
+	decisionsWait   = 10 * time.Minute
 	publicationWait = 10 * time.Minute
-	adoptionWait    = 30 * time.Second
+	adoptionWait    = time.Minute
 	adoptionPoll    = 50 * time.Millisecond
+	// rehearsalMargin is what a rehearsal takes beyond its budget: the replies that the guard looks at, before and after, and an update at work.
+	rehearsalMargin = 5 * time.Minute
 )
 
 // Pace waits between sessions for what they set going, so that each begins with all that the ones before it taught. One goroutine.
@@ -79,30 +81,42 @@ func (p *Pace) Updated(ctx context.Context) (w Waited, err error) {
 		}
 		p.told = len(now.Published)
 		start = time.Now()
-		if err := p.served(ctx, now.Published[p.told-1].Version); err != nil {
+		if err := p.served(ctx); err != nil {
 			return w, err
 		}
 		w.Serving += time.Since(start)
 	}
 }
 
-// served waits until the gateway answers with a version, or with one that was published after it.
-func (p *Pace) served(ctx context.Context, version string) error {
+// Rehearsed waits until the hints that stand were rehearsed, if a rehearsal is due, and for what it taught to be served. most bounds the rehearsal itself.
+func (p *Pace) Rehearsed(ctx context.Context, most time.Duration) error {
+	most += rehearsalMargin
+	waiting, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("the rehearsal did not end within %s: see the log of the stage rehearse with --log-level info", most))
+	defer cancel()
+	if err := p.Learning.Until(waiting, func(now Learned) bool { return !now.Rehearsable }); err != nil {
+		return err
+	}
+	_, err := p.Updated(ctx)
+	return err
+}
+
+// served waits until the gateway answers with the version that is to be served.
+func (p *Pace) served(ctx context.Context) error {
 	start := time.Now()
 	for {
 		versions, err := p.Versions(ctx)
 		if err != nil {
 			return err
 		}
-		served := versions[0]
-		if served == version || p.later(served) {
+		newest := p.Learning.Now().Newest
+		if versions[0] == newest {
 			if p.Adopted != nil {
-				p.Adopted(served, time.Since(start))
+				p.Adopted(newest, time.Since(start))
 			}
 			return nil
 		}
 		if time.Since(start) > adoptionWait {
-			return fmt.Errorf("version %s was published and is not served after %s; %s still is: see the log of the engine with --log-level info", version, adoptionWait, served)
+			return fmt.Errorf("version %s was published and is not served after %s; %s still is: see the log of the engine with --log-level info", newest, adoptionWait, versions[0])
 		}
 		select {
 		case <-time.After(adoptionPoll):
@@ -110,16 +124,6 @@ func (p *Pace) served(ctx context.Context, version string) error {
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// later says that a version was published after all that were told.
-func (p *Pace) later(version string) bool {
-	for _, u := range p.Learning.Now().Published[p.told:] {
-		if u.Version == version {
-			return true
-		}
-	}
-	return false
 }
 
 // WhileServing runs all stages of this process and follows its training, for as long as do works. do is given the address of the gateway, once it listens.

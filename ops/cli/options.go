@@ -16,6 +16,8 @@ import (
 	"github.com/nextstate-rl/nextstate/ops/bench"
 	"github.com/nextstate-rl/nextstate/ops/embed"
 	"github.com/nextstate-rl/nextstate/ops/embedded/clickhouse"
+	"github.com/nextstate-rl/nextstate/ops/eval"
+	"github.com/nextstate-rl/nextstate/ops/personas"
 	"github.com/nextstate-rl/nextstate/ops/policy/llama"
 	"github.com/nextstate-rl/nextstate/producers/importers"
 	"github.com/nextstate-rl/nextstate/trainer/onnx"
@@ -37,7 +39,7 @@ func Options(args []string) ([]kong.Option, error) {
 		kong.Description("Turns the interactions of live agents into training signals: events on Kafka, derivation, history in ClickHouse, exact replay."),
 		kong.UsageOnError(),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-		kong.Vars{"data": DefaultData(), "formats": strings.Join(importers.FormatNames(), ", ")},
+		kong.Vars{"data": DefaultData(), "formats": strings.Join(importers.FormatNames(), ", "), "arms": strings.Join(eval.ArmNames(), ", "), "personas": strings.Join(personas.Names(), ",")},
 		kong.DefaultEnvars("NEXTSTATE"),
 	}
 	path, required := ConfigPath(args)

@@ -34,6 +34,8 @@ type Options struct {
 	// Topics and Kinds to export; empty means all.
 	Topics []string
 	Kinds  []string
+	// Tenants whose events are exported; empty means all.
+	Tenants []string
 	// From (inclusive) and To (exclusive) bound the event time, or the record time of events that have none. Zero means open.
 	From, To time.Time
 	// Progress, when set, is called after each group of records. The call is made from Export's goroutine.
@@ -67,6 +69,9 @@ func (o Options) Validate() error {
 
 func (o Options) wants(e schemas.Event) bool {
 	if len(o.Kinds) > 0 && !slices.Contains(o.Kinds, e.Kind()) {
+		return false
+	}
+	if len(o.Tenants) > 0 && !slices.Contains(o.Tenants, e.Tenant) {
 		return false
 	}
 	at := e.Time
