@@ -49,7 +49,7 @@ func appendSamples(t *testing.T, s *ops.System, from, to int) {
 }
 
 // Goal: what the trainer publishes is served by the gateway, and is computed again from the log with the same bytes, also when the files of the blob store are
-// lost, which then are back; a version that was published with other files than its update gives is found out. The training engine starts at the first minibatch,
+// lost, of which those that were asked for are back; a version that was published with other files than its update gives is found out. The training engine starts at the first minibatch,
 // and a version is computed again on as many threads as it was computed on first. Method: the real trainer, gateway and engines, which train because the
 // embedded policy is served; two updates of two samples each on one thread, computed again where two are the default; a third that names the same samples
 // and the first one's files.
@@ -89,7 +89,7 @@ func TestPolicyRebuild(t *testing.T) {
 			}
 		}
 	}
-	out := mustRun(t, c.Dir, "rebuild", second.Version, "--train-threads", "2", "--policy-model", c.Policy.Model)
+	out := mustRun(t, c.Dir, "rebuild", second.Version, "--store", "--train-threads", "2", "--policy-model", c.Policy.Model)
 	if strings.Count(out, "the same bytes") != 2 || !strings.Contains(out, "update 2 of 2 samples") {
 		t.Errorf("rebuild:\n%s", out)
 	}

@@ -82,11 +82,11 @@ func (o *owner) load(ctx context.Context, version string, recipe Recipe, seed ui
 	}
 	r, err := o.deps.Blobs.Open(ctx, o.versions[at-1].Checkpoint)
 	if err != nil {
-		return nil, fmt.Errorf("the checkpoint of version %s (rebuild it from the log with 'policies rebuild', or roll back): %w", version, err)
+		return nil, fmt.Errorf("the checkpoint of version %s ('nextstate policies rebuild %s --store' computes it again, or roll back): %w", version, version, err)
 	}
 	data, err := io.ReadAll(r)
 	if err := errors.Join(err, r.Close()); err != nil {
-		return nil, fmt.Errorf("the checkpoint of version %s (rebuild it from the log with 'policies rebuild', or roll back): %w", version, err)
+		return nil, fmt.Errorf("the checkpoint of version %s ('nextstate policies rebuild %s --store' computes it again, or roll back): %w", version, version, err)
 	}
 	a, m, err := ReadCheckpoint(bytes.NewReader(data), int64(len(data)))
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os/user"
 	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/nextstate-rl/nextstate/ops"
@@ -23,6 +24,7 @@ type Policies struct {
 	Pin      PoliciesPin      `cmd:"" help:"Serve one version whatever is published."`
 	Trace    PoliciesTrace    `cmd:"" help:"Show every update, sample, verdict, hint and turn behind a version."`
 	Rebuild  PoliciesRebuild  `cmd:"" help:"Compute a version again from the log, and compare the bytes."`
+	Prune    PoliciesPrune    `cmd:"" help:"Delete the weights of old versions; their events stay."`
 	Export   PoliciesExport   `cmd:"" help:"Write the adapter into a folder: PEFT and GGUF."`
 }
 
@@ -54,7 +56,7 @@ func (g *Globals) withPolicy(ctx context.Context, version string, do func(contex
 // listedPolicy is a line of the list.
 type listedPolicy struct {
 	*ops.PolicyVersion
-	// State is served, to be served, pinned, loaded, rolled back, or empty.
+	// State is served, to be served, pinned, loaded, rolled back, pruned, or empty.
 	State string `json:"state"`
 }
 
@@ -67,7 +69,8 @@ type PoliciesList struct {
 // Help explains the command.
 func (PoliciesList) Help() string {
 	return `The state is what the running gateway says: served (what the model "policy" is now) or loaded (can be asked for by its id). Without a
-gateway it is what would be served. A version may be named by its first characters in all commands; base is the model without an adapter.`
+gateway it is what would be served. The weights of one that is pruned were deleted to save room (policies prune), and can be computed again (policies
+rebuild --store). A version may be named by its first characters in all commands; base is the model without an adapter.`
 }
 
 // Run lists them, the newest first.
@@ -81,12 +84,23 @@ func (l PoliciesList) Run(ctx context.Context, g *Globals) error {
 		if err != nil {
 			return err
 		}
+		store, err := blobs.Open(blobs.Config{Dir: s.Blobs()})
+		if err != nil {
+			return err
+		}
 		state := stateOf(p, serving, pin)
 		list := []listedPolicy{}
 		for _, v := range slices.Backward(p.All()) {
-			if l.Limit == 0 || len(list) < l.Limit {
-				list = append(list, listedPolicy{v, state(v.Version)})
+			if l.Limit != 0 && len(list) == l.Limit {
+				break
 			}
+			line := listedPolicy{v, state(v.Version)}
+			if stored, err := v.Stored(ctx, store); err != nil {
+				return err
+			} else if !stored {
+				line.State = strings.TrimPrefix(line.State+", pruned", ", ")
+			}
+			list = append(list, line)
 		}
 		base := listedPolicy{&ops.PolicyVersion{Version: policy.Base, BaseModel: serving.Model, SampleIDs: []string{}}, state(policy.Base)}
 		list = append(list, base)

@@ -64,12 +64,14 @@ func (c PoliciesTrace) print(g *Globals, r ops.TraceSample) {
 // PoliciesRebuild computes a version again.
 type PoliciesRebuild struct {
 	Version string `arg:"" help:"The version, or its first characters."`
+	Store   bool   `help:"Put its weights back into the blob store, where they were pruned or are lost."`
 }
 
 // Help explains the command.
 func (PoliciesRebuild) Help() string {
 	return `Computes every update from the base model to the version again, from the samples, recipes and seeds in the log and the history, and compares each file
-byte for byte with what was published. Files of the blob store that are lost are put back. It needs the model (--policy-model) and the number of threads
+byte for byte with what was published. With --store the version's files go back into the blob store, where they were pruned or are lost, and pruning leaves them alone from
+then on (policies prune --rebuilt). It needs the model (--policy-model) and the number of threads
 (--train-threads) of the trainer. Exit status 3: a file differs.`
 }
 
@@ -77,7 +79,11 @@ byte for byte with what was published. Files of the blob store that are lost are
 func (c PoliciesRebuild) Run(ctx context.Context, g *Globals) error {
 	return g.withPolicy(ctx, c.Version, func(ctx context.Context, s *ops.System, p *ops.Policies, v *ops.PolicyVersion) error {
 		all, same := []ops.RebuiltVersion{}, true
-		err := ops.RebuildPolicy(ctx, s, p, v, func(r ops.RebuiltVersion) {
+		do := ops.RebuildPolicy
+		if c.Store {
+			do = ops.RestorePolicy
+		}
+		err := do(ctx, s, p, v, func(r ops.RebuiltVersion) {
 			all, same = append(all, r), same && r.Same()
 			if !g.JSON {
 				words := "the same bytes"
