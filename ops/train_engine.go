@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 
 	"github.com/nextstate-rl/nextstate/ops/assets"
 	"github.com/nextstate-rl/nextstate/trainer"
@@ -50,6 +51,8 @@ func (s *System) newTrainEngine(ctx context.Context, r trainer.Recipe, threads i
 	if e.layers, e.vocabulary, err = onnx.Shape(model); err != nil {
 		return nil, fmt.Errorf("%w (--train-engine none serves it without training)", err)
 	}
+	// Nearly all of what was read is the vocabulary's texts. A process that serves collects seldom, and waits long for its first minibatch.
+	debug.FreeOSMemory()
 	return e, nil
 }
 
