@@ -92,7 +92,7 @@ func openBase(b *testing.B) *base {
 	b.Helper()
 	engine, err := policy.Open(b.Context(), policy.Config{
 		Model: filepath.Join(assets.ForTest(b, assets.SmolLM2), assets.SmolLM2File), Library: assets.ForTest(b, assets.Llama),
-		Llama: llama.Config{Parallel: 12, Context: 1024, Batch: 256, Threads: 2},
+		Llama: llama.Config{Parallel: 12, Context: 1024, Batch: 256, Threads: 1},
 	}, slog.New(slog.NewTextHandler(b.Output(), nil)), prometheus.NewRegistry(), nil)
 	if err != nil {
 		b.Fatal(err)

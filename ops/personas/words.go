@@ -53,17 +53,15 @@ func (s *speech) answer(j Judgement, last bool) string {
 	if j.Satisfied() {
 		return s.thanks[0]
 	}
-	var said []string
-	switch {
-	case j.Complaint == "":
-		said = append(said, s.noHelp[s.unhelpful%len(s.noHelp)])
+	said := []string{s.noHelp[s.unhelpful%len(s.noHelp)]}
+	if j.Complaint == "" {
 		s.unhelpful++
-	default:
+	} else {
 		lead := s.leads[0]
 		if s.corrected > 0 {
 			lead = s.again[(s.corrected-1)%len(s.again)]
 		}
-		said = append(said, lead, s.asks[s.corrected%len(s.asks)])
+		said = []string{lead, s.asks[s.corrected%len(s.asks)]}
 		s.corrected++
 	}
 	if last {
