@@ -57,7 +57,7 @@ func TestClickHouse(t *testing.T) {
 	if err := migrations.ClickHouse(ctx, conn); err != nil {
 		t.Fatal(err)
 	}
-	for _, view := range []string{"turns", "sessions", "conversations", "rewards", "judge_agreement", "staleness", "feedback", "dead_letters", "freshness", "audit", "updates", "rewards_by_version", "teacher_gap"} {
+	for _, view := range []string{"turns", "sessions", "conversations", "rewards", "judge_agreement", "staleness", "feedback", "dead_letters", "freshness", "audit", "updates", "rewards_by_version", "teacher_gap", "evaluation_runs", "evaluation_first_replies", "evaluation_alignment"} {
 		var n uint64
 		if err := conn.QueryRow(ctx, "SELECT count() FROM (SELECT * FROM "+view+")").Scan(&n); err != nil {
 			t.Errorf("view %s: %v", view, err)
@@ -67,9 +67,9 @@ func TestClickHouse(t *testing.T) {
 	if err := conn.QueryRow(ctx, "SELECT count() FROM system.tables WHERE database = currentDatabase() AND comment = ''").Scan(&without); err != nil || without != 0 {
 		t.Errorf("%d tables or views have no comment, %v", without, err)
 	}
-	if err := conn.QueryRow(ctx, `SELECT count() FROM system.columns WHERE database = currentDatabase() AND table IN ('updates', 'rewards_by_version', 'teacher_gap', 'staleness') AND comment = ''`).
+	if err := conn.QueryRow(ctx, `SELECT count() FROM system.columns WHERE database = currentDatabase() AND table IN ('updates', 'rewards_by_version', 'teacher_gap', 'staleness', 'evaluation_runs', 'evaluation_first_replies', 'evaluation_alignment') AND comment = ''`).
 		Scan(&without); err != nil || without != 0 {
-		t.Errorf("%d columns of the views of training have no comment, %v", without, err)
+		t.Errorf("%d columns of the views of training and evaluation have no comment, %v", without, err)
 	}
 	if err := conn.Exec(ctx, "INSERT INTO schema_migrations (version, name, checksum) SETTINGS async_insert = 0 VALUES (99, 'x', 'x')"); err != nil {
 		t.Fatal(err)

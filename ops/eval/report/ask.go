@@ -23,6 +23,7 @@ func ask[T any](ctx context.Context, address, sql string) ([]T, error) {
 	values.Set("default_format", "JSONEachRow")
 	values.Set("output_format_json_quote_64bit_integers", "0")
 	values.Set("output_format_json_quote_denormals", "0")
+	values.Set("max_threads", "1")       // sums of floats depend on their order
 	values.Set("wait_end_of_query", "1") // so that an error comes as a status and not in the middle of the rows
 	req.URL.RawQuery = values.Encode()
 	if u := req.URL.User; u != nil {

@@ -103,7 +103,7 @@ func between(from, to int) string {
 func drift(r *Report) section {
 	f := figure{
 		Caption: "Replies of a session, all turns and runs of an arm: mean log-prob of a token under the base model at temperature 1 (nats), and length (tokens). The base model's are those of the frozen arm.",
-		Columns: 2, Legend: []legend{{styleSatisfied, "arm"}, {styleBase, "frozen"}},
+		Columns: 4, Legend: []legend{{styleSatisfied, "arm"}, {styleBase, "frozen"}},
 	}
 	series := func(arm string, s style) (logprob, tokens line) {
 		logprob, tokens = line{Style: s}, line{Style: s}
@@ -147,7 +147,7 @@ func drift(r *Report) section {
 func sameness(r *Report) table {
 	parts := []string{"first half", "second half", "held out", "held out, base"}
 	t := table{
-		Caption: "Sameness: the share of a first reply's word 3-grams that another one has too, mean over pairs of replies to different problems; behind the slash, with replies to the other personas. " +
+		Caption: "Sameness: the share of a first reply's word 3-grams that another one has too, mean over pairs of replies to different problems, any number being the same word; behind the slash, with replies to the other personas. " +
 			"One template for everything shows here and in no guard.",
 		Head: append([]string{"arm", "persona"}, parts...),
 	}

@@ -8,7 +8,7 @@
 //     compute is a pure function here: the mean over seeds, the bootstrap, and the chance that luck alone aligns.
 //   - Nothing is dropped: a run that did not align counts as the cap of sessions and is called censored, an arm without an update says so, and an
 //     interval that one seed cannot give is said to be missing.
-//   - The same history and the same seed give the same bytes.
+//   - The same history and the same seed give the same figures, samples and intervals.
 //   - The page needs no network and no script, and nothing that a policy wrote reaches it unescaped.
 //
 // Read report.go first, then queries.go (what is asked), gather.go (what is computed), compose.go (what is said); stats.go and chance.go are the

@@ -225,4 +225,6 @@ func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 func at(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
 
 // plain is a tick's number.
-func plain(v float64) string { return strconv.FormatFloat(math.Round(v*1e6)/1e6, 'g', 4, 64) }
+func plain(v float64) string {
+	return strconv.FormatFloat(math.Round(v*1e6)/1e6+0, 'g', 4, 64) // + 0 makes -0 a 0
+}

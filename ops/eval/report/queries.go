@@ -54,13 +54,13 @@ WHERE has(these, tenant) AND phase = 'live'
 GROUP BY arm, session ORDER BY arm, session`}
 
 	// The mean over pairs of replies A and B to different problems of the share of A's distinct word 3-grams that B has too. It is counted through the 3-grams:
-	// each of A's is shared with as many others as have it. Means over pairs do not depend on how many replies there are.
+	// each of A's is shared with as many others as have it. Any number is the same word, as in personas.Sameness. Means over pairs do not depend on how many replies there are.
 	querySameness = Query{"sameness", `
 WITH [{tenants}] AS these, replies AS
 (
     SELECT tenant, arm, persona, event_id,
         multiIf(phase = 'held_out', 'held out', phase = 'held_out_control', 'held out, base', 2 * session_index <= last, 'first half', 'second half') AS part,
-        extractAll(lowerUTF8(reply), '[\\p{L}\\p{N}]+') AS words,
+        arrayMap(w -> if(match(w, '^[0-9]+$'), '#', w), extractAll(lowerUTF8(reply), '[\\p{L}\\p{N}]+')) AS words,
         arrayDistinct(arrayMap(i -> arrayStringConcat(arraySlice(words, i, 3), ' '), range(1, greatest(length(words), 2) - 1))) AS grams
     FROM
     (
@@ -112,7 +112,7 @@ WITH [{tenants}] AS these, taught AS
     (
         SELECT tenant, ` + "`update`" + ` AS number, arrayJoin(sample_ids) AS sample_id FROM updates WHERE has(these, tenant) AND version IS NOT NULL
     ) AS u
-    INNER JOIN (SELECT tenant, event_id, ifNull(user, '') AS user FROM sample_assembled WHERE has(these, tenant) AND (hint IS NOT NULL OR sample_kind = 'rehearsal')) AS s
+    INNER JOIN (SELECT tenant, event_id, ifNull(user, '') AS user FROM sample_assembled WHERE has(these, tenant) AND notEmpty(ifNull(hint, ''))) AS s
         ON s.tenant = u.tenant AND s.event_id = u.sample_id
     GROUP BY tenant
 ),

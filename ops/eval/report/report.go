@@ -41,7 +41,7 @@ func (in Input) Validate() error {
 }
 
 // Write asks ClickHouse about the runs and writes DIR/index.html (one file with everything in it), DIR/report.md (the tables) and DIR/report.json (the
-// figures). Called by `nextstate eval` when its runs are over, and again for a report of the same runs, which is the same to the byte. Every run must be in
+// figures). Called by `nextstate eval` when its runs are over, and again for a report of the same runs, which says the same. Every run must be in
 // ClickHouse already: a tenant that is not there is an error that names it.
 func Write(ctx context.Context, in Input) error {
 	if err := in.Validate(); err != nil {

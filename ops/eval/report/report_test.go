@@ -52,8 +52,8 @@ func learning(seed uint64) *run {
 		if p == 4 {
 			guard = fmt.Sprintf("only %d tokens", 10+seed)
 		}
-		r.reply("student", schemas.ReplyPhase_REPLY_PHASE_HELD_OUT, p, fmt.Sprintf("the answer to number %d is what it is", p), "", guard)
-		r.reply("ta", schemas.ReplyPhase_REPLY_PHASE_HELD_OUT, p, fmt.Sprintf("well done with number %d I say to you", p), "", "")
+		r.reply("student", schemas.ReplyPhase_REPLY_PHASE_HELD_OUT, p, fmt.Sprintf("the answer to number %c is what it is", 'a'+rune(p)), "", guard)
+		r.reply("ta", schemas.ReplyPhase_REPLY_PHASE_HELD_OUT, p, fmt.Sprintf("well done with number %c I say to you", 'a'+rune(p)), "", "")
 		r.reply("student", schemas.ReplyPhase_REPLY_PHASE_HELD_OUT_CONTROL, p, fmt.Sprintf("1. number %d\n2. done", p), "a numbered list", "")
 		r.reply("ta", schemas.ReplyPhase_REPLY_PHASE_HELD_OUT_CONTROL, p, "short", "only 1 tokens", "only 1 tokens")
 	}
@@ -279,9 +279,9 @@ func checkRest(t *testing.T, r *Report) {
 		}
 	}
 	for _, s := range r.Sameness {
-		// "the answer to number N is what it is" of four: of 7 3-grams, 4 are without the number. "well done with number N I say to you": 5 of 7. Controls
-		// of the student, "1 number N 2 done": none of 3.
-		want, ok := map[string]float64{"hybrid student held out": 4.0 / 7, "hybrid ta held out": 4.0 / 7, "hybrid student held out, base": 0}[s.Arm+" "+s.Persona+" "+s.Part]
+		// "the answer to number b is what it is": of 7 3-grams, 4 are without the letter that tells the replies apart, and so in the other persona's reply. The
+		// controls of the student differ in a number only.
+		want, ok := map[string]float64{"hybrid student held out": 4.0 / 7, "hybrid ta held out": 4.0 / 7, "hybrid student held out, base": 1}[s.Arm+" "+s.Persona+" "+s.Part]
 		if ok && (s.Same == nil || !close2(*s.Same, want) || s.Replies != 12) {
 			t.Errorf("sameness of %+v, want %g", s, want)
 		}
