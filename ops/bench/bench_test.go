@@ -2,69 +2,25 @@ package bench_test
 
 import (
 	"bytes"
-	"io"
-	"log/slog"
 	"math"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/nextstate-rl/nextstate/ops"
 	"github.com/nextstate-rl/nextstate/ops/bench"
+	"github.com/nextstate-rl/nextstate/ops/bench/benchtest"
 	"github.com/nextstate-rl/nextstate/ops/embedded/clickhouse"
 	"github.com/nextstate-rl/nextstate/ops/policy/llama"
-	sink "github.com/nextstate-rl/nextstate/sinks/clickhouse"
+	"github.com/nextstate-rl/nextstate/trainer/onnx"
 )
 
-// TestMain is the ClickHouse child as well.
+// TestMain is the children as well.
 func TestMain(m *testing.M) {
 	clickhouse.MaybeChild()
 	llama.MaybeChild()
+	onnx.MaybeChild()
 	bench.MaybeChild()
 	os.Exit(m.Run())
-}
-
-// env is an Env of tiny sizes.
-func env(t *testing.T) *bench.Env {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "bench-test-") // not t.TempDir, whose folders the PostgreSQL user cannot enter
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		left, err := os.ReadDir(dir)
-		if err != nil {
-			t.Error(err)
-		}
-		for _, f := range left {
-			t.Errorf("%s was left behind", f.Name())
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // see above
-		t.Fatal(err)
-	}
-	c := ops.Config{Tenant: "default", Sink: sink.DefaultConfig()}
-	c.Kafka.Partitions, c.Gateway.Addr = 4, "127.0.0.1:0"
-	c.Evaluate.Judges, c.Direct.Finders = []string{"rules"}, []string{"rules"}
-	c.Telemetry.Output = io.Discard
-	c.Assets.Prefetched = os.Getenv("NEXTSTATE_ASSETS")
-	return &bench.Env{
-		Config: c, Dir: dir, Events: 600, Bytes: 1 << 20, Runs: 1, Seed: 3, Idle: time.Second,
-		Logger: slog.New(slog.DiscardHandler), Progress: testWriter{t},
-	}
-}
-
-// testWriter shows progress in the test's log.
-type testWriter struct{ t *testing.T }
-
-func (w testWriter) Write(b []byte) (int, error) {
-	w.t.Logf("%s", bytes.TrimSpace(b))
-	return len(b), nil
 }
 
 // TestBenchmarks shows that every benchmark that runs in this process does its work and compares with a baseline. Method: a tiny size on real
@@ -75,7 +31,7 @@ func TestBenchmarks(t *testing.T) {
 		if wholeProcess[b.Name] || b.Name == "train" { // its PyTorch is too large an installation for tests
 			continue
 		}
-		t.Run(b.Name, func(t *testing.T) { run(t, env(t), b) })
+		t.Run(b.Name, func(t *testing.T) { run(t, benchtest.Env(t), b) })
 	}
 }
 
@@ -108,21 +64,17 @@ func run(t *testing.T, e *bench.Env, b bench.Benchmark) {
 
 // TestUpAndMemory shows the same of the benchmarks that start the nextstate binary. Method: build it, and let them run it.
 func TestUpAndMemory(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), "nextstate")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/nextstate-rl/nextstate")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	binary := benchtest.Binary(t)
 	for name := range wholeProcess {
-		b, err := bench.ByName(name)
 		if name == "crash" || name == "crash-train" {
-			continue // they have tests of their own
+			continue // package crashtest has their tests
 		}
+		b, err := bench.ByName(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Run(name, func(t *testing.T) {
-			e := env(t)
+			e := benchtest.Env(t)
 			e.Binary = binary
 			run(t, e, b)
 		})

@@ -1,4 +1,4 @@
-package bench_test
+package crashtest_test
 
 import (
 	"context"
@@ -6,16 +6,15 @@ import (
 	"flag"
 	"log/slog"
 	"math/rand/v2"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/nextstate-rl/nextstate/ops/bench"
+	"github.com/nextstate-rl/nextstate/ops/bench/benchtest"
 	"github.com/nextstate-rl/nextstate/ops/embedded/apache"
 )
 
-// The flags of the kill tests: go test ./ops/bench -run Crash -crash.seed 7 -crash.kills 500 -timeout 1h
+// The flags of the kill tests: go test ./ops/bench/crashtest -crash.seed 7 -crash.kills 500 -timeout 1h
 var (
 	crashSeed  = flag.Uint64("crash.seed", 0, "seed of the kill tests; 0 takes a new one, which is logged")
 	crashKills = flag.Int("crash.kills", 0, "kills of each kill test; 0 takes its own number")
@@ -26,11 +25,7 @@ var (
 // Postgres. Method: the real binary, each stage a process with a replica; kills at random moments while a load runs; then the history is
 // compared with what was acknowledged, and with what derivation in memory makes of the log.
 func TestCrash(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), "nextstate")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/nextstate-rl/nextstate")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	binary := benchtest.Binary(t)
 	t.Run("Embedded", func(t *testing.T) {
 		crash(t, binary, bench.CrashPlan{Kills: 32, Pause: 800 * time.Millisecond}, "servers")
 	})
@@ -54,7 +49,7 @@ var crashTargets = []string{
 // crash runs a plan with the flags' seed and kills, and wants no fault, every target hit, and that there was something to lose.
 func crash(t *testing.T, binary string, plan bench.CrashPlan, more ...string) *bench.CrashReport {
 	t.Helper()
-	e := env(t)
+	e := benchtest.Env(t)
 	e.Binary, e.Seed = binary, *crashSeed
 	for e.Seed == 0 {
 		e.Seed = rand.Uint64N(1 << 32) //nolint:gosec // logged, so that the run can be done again
@@ -95,7 +90,7 @@ func TestCrashReport(t *testing.T) {
 			t.Errorf("the result has no %s", key)
 		}
 	}
-	if _, err := env(t).CrashRun(t.Context(), bench.CrashPlan{}); err == nil || errors.Is(err, context.Canceled) {
+	if _, err := benchtest.Env(t).CrashRun(t.Context(), bench.CrashPlan{}); err == nil || errors.Is(err, context.Canceled) {
 		t.Errorf("a plan without kills: %v", err)
 	}
 }

@@ -1,14 +1,13 @@
-package bench_test
+package crashtest_test
 
 import (
 	"log/slog"
 	"math/rand/v2"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/nextstate-rl/nextstate/ops/bench"
+	"github.com/nextstate-rl/nextstate/ops/bench/benchtest"
 	"github.com/nextstate-rl/nextstate/ops/embedded/apache"
 )
 
@@ -17,11 +16,7 @@ import (
 // which waits for the other's ledger, on a tiny model; kills at random moments while samples come, some of them hostile or repeated; then ledger,
 // log and blob store are compared, and `policies rebuild` computes the last version again.
 func TestCrashTrain(t *testing.T) {
-	binary := filepath.Join(t.TempDir(), "nextstate")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/nextstate-rl/nextstate")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	binary := benchtest.Binary(t)
 	t.Run("Embedded", func(t *testing.T) {
 		crashTrain(t, binary, bench.CrashPlan{Kills: 20, Pause: 700 * time.Millisecond}, "trainer", "engine", "servers", "postgres")
 	})
@@ -37,7 +32,7 @@ func TestCrashTrain(t *testing.T) {
 // crashTrain runs a plan with the flags' seed and kills, and wants no fault, every target hit, and that there was something to lose.
 func crashTrain(t *testing.T, binary string, plan bench.CrashPlan, targets ...string) {
 	t.Helper()
-	e := env(t)
+	e := benchtest.Env(t)
 	e.Binary, e.Seed = binary, *crashSeed
 	for e.Seed == 0 {
 		e.Seed = rand.Uint64N(1 << 32) //nolint:gosec // logged, so that the run can be done again
