@@ -24,11 +24,11 @@ import (
 // reciting is a policy engine of arithmetic: a reply is thirty words that follow from the conversation and the seed, or one word over and over when the version
 // is spoilt.
 type reciting struct {
-	mu      sync.Mutex
-	loaded  []string // newest first
-	spoilt  bool     // versions other than base repeat themselves
-	failing bool
-	seeds   []int64
+	mu     sync.Mutex
+	loaded []string         // newest first
+	spoilt bool             // versions other than base repeat themselves
+	fails  func(n int) bool // whether the n-th request fails; nil: none does
+	seeds  []int64
 }
 
 func conversation(messages []*schemas.Message) string {
@@ -54,13 +54,14 @@ func idsOf(text string) (ids []uint32) {
 func (e *reciting) Sample(_ context.Context, r *gateway.SampleRequest, _ func(gateway.Piece) error) (*gateway.Sampled, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.failing {
+	n := len(e.seeds)
+	e.seeds = append(e.seeds, r.Sampling.GetSeed())
+	if e.fails != nil && e.fails(n) {
 		return nil, errors.New("the engine is gone")
 	}
 	if r.Version != "base" && !slices.Contains(e.loaded, r.Version) {
 		return nil, &gateway.PolicyError{Status: 404, Message: "no such version"}
 	}
-	e.seeds = append(e.seeds, r.Sampling.GetSeed())
 	sum := sha256.Sum256([]byte(fmt.Sprint(conversation(r.Messages), r.Sampling.GetSeed())))
 	words := make([]string, 30)
 	for i := range words {
@@ -319,60 +320,67 @@ func TestRehearsal(t *testing.T) {
 	}
 }
 
-// TestRehearsalEnds. Goal: whatever ends a rehearsal, one RehearsalEnded says so, and a policy that the guard refuses is not served. Method: versions that repeat
-// themselves; a trainer that never comes; a process that is stopped in the middle, and then goes on.
+// TestRehearsalEnds. Goal: whatever ends a rehearsal, one RehearsalEnded says so, no sample is made twice, and a policy that the guard refuses is not served.
+// Method: one system, with another hint before each end: versions that repeat themselves; an engine that fails in the middle; a process that is stopped there,
+// and goes on; a trainer that never comes.
 func TestRehearsalEnds(t *testing.T) {
-	t.Run("the guard falls", func(t *testing.T) {
-		s, engine, trainer := rehearsing(t, func(c *ops.Config) { c.Rehearse.Updates = 1 })
-		engine.spoilt = true
-		list := until(t, s, trainer, 1)
-		if len(list) != 1 || list[0].To != "base" || list[0].Before != 1 || list[0].After != 0 || !strings.Contains(list[0].Reason, "the version before was put back") {
-			t.Errorf("rehearsals: %+v", list)
+	s, engine, trainer := rehearsing(t, func(c *ops.Config) { c.Rehearse.Updates = 1 })
+	engine.spoilt = true
+	list := until(t, s, trainer, 1)
+	if len(list) != 1 || list[0].To != "base" || list[0].Before != 1 || list[0].After != 0 || !strings.Contains(list[0].Reason, "the version before was put back") {
+		t.Fatalf("the guard falls: %+v", list)
+	}
+	policies, err := ops.ReadPolicies(t.Context(), s)
+	if err != nil || policies.Serve()[0] != "base" {
+		t.Errorf("to be served is %v (%v)", policies.Serve(), err)
+	}
+	another := func(name, reply string) {
+		s.Config.Rehearse.On = false
+		session(t, s, name, "ann", "What is 5+5?", reply)
+		s.Config.Rehearse.On = true
+	}
+	another("two", "No, answer in French")
+	engine.spoilt, trainer.parent, s.Config.Rehearse.Updates = false, "base", 3
+	asked := len(engine.seeds)
+	engine.fails = func(n int) bool { return n == asked+10 } // in the second minibatch
+	list = until(t, s, trainer, 3)
+	if len(list) != 3 || !strings.HasPrefix(list[1].Reason, "interrupted after 4 samples") || list[2].Reason != "all 3 updates were made" || len(trainer.seen) != 4+16 {
+		t.Fatalf("the engine fails: %+v, %d samples", list, len(trainer.seen))
+	}
+
+	another("three", "No, include the units of measurement")
+	batch := trainer.batch
+	trainer.batch = 1000
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.While(ctx, func(ctx context.Context) error { // until the first minibatch is there
+		for len(trainer.seen) < 20+batch && ctx.Err() == nil {
+			trainer.turn(ctx)
+			time.Sleep(20 * time.Millisecond)
 		}
-		policies, err := ops.ReadPolicies(t.Context(), s)
-		if err != nil || policies.Serve()[0] != "base" {
-			t.Errorf("to be served is %v (%v)", policies.Serve(), err)
-		}
-	})
-	t.Run("the budget", func(t *testing.T) {
-		s, _, trainer := rehearsing(t, func(c *ops.Config) { c.Rehearse.Seconds = 1 })
-		trainer.batch = 1000 // never
-		list := until(t, s, trainer, 1)
-		if len(list) != 1 || list[0].Reason != "after 0 of 3 updates the budget of 1 s was used up" || list[0].To != "base" || list[0].Samples != 4 {
-			t.Errorf("rehearsals: %+v", list)
-		}
-	})
-	t.Run("interrupted", func(t *testing.T) {
-		s, engine, trainer := rehearsing(t, func(*ops.Config) {})
-		batch := trainer.batch
-		trainer.batch = 1000
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if err := s.While(ctx, func(ctx context.Context) error { // until the first minibatch is there
-			for len(trainer.seen) < batch && ctx.Err() == nil {
-				trainer.turn(ctx)
-				time.Sleep(20 * time.Millisecond)
-			}
-			return ctx.Err()
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if n := len(rehearsals(t, s)); n != 0 {
-			t.Fatalf("%d rehearsals ended before", n)
-		}
-		trainer.batch = batch
-		list := until(t, s, trainer, 2)
-		if len(list) != 2 || !strings.HasPrefix(list[0].Reason, "interrupted after 4 samples") || list[0].Samples != 4 || list[1].Reason != "all 3 updates were made" || list[1].From != list[0].To {
-			t.Errorf("rehearsals: %+v", list)
-		}
-		if len(trainer.seen) != 16 || len(engine.seeds) < 16 {
-			t.Errorf("%d samples of %d replies", len(trainer.seen), len(engine.seeds))
-		}
-		var rows int
-		if err := s.Postgres.QueryRow(t.Context(), "SELECT count(*) FROM rehearsals").Scan(&rows); err != nil || rows != 0 {
-			t.Errorf("%d rows are left (%v)", rows, err)
-		}
-	})
+		return ctx.Err()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(rehearsals(t, s)); n != 3 {
+		t.Fatalf("%d rehearsals ended before the process did", n)
+	}
+	trainer.batch = batch
+	list = until(t, s, trainer, 5)
+	if len(list) != 5 || !strings.HasPrefix(list[3].Reason, "interrupted after 4 samples") || list[3].Samples != 4 || list[4].Reason != "all 3 updates were made" || list[4].From != list[3].To {
+		t.Fatalf("interrupted: %+v", list)
+	}
+	var rows int
+	if err := s.Postgres.QueryRow(t.Context(), "SELECT count(*) FROM rehearsals").Scan(&rows); err != nil || rows != 0 {
+		t.Errorf("%d rows are left (%v)", rows, err)
+	}
+
+	another("four", "No, end with a full stop")
+	trainer.batch, s.Config.Rehearse.Seconds = 1000, 1
+	list = until(t, s, trainer, 6)
+	if len(list) != 6 || list[5].Reason != "after 0 of 3 updates the budget of 1 s was used up" || list[5].To != list[5].From || list[5].Samples != 4 {
+		t.Errorf("the budget: %+v", list)
+	}
 }
 
 // TestRehearseSettings: what cannot work is refused with its remedy. Method: settings and prompt files by hand.
