@@ -142,6 +142,7 @@ func TestSameness(t *testing.T) {
 		"equal":        {[]string{"The answer is 12.", "the answer is 1,234"}, 1},
 		"half":         {[]string{"a b c d", "x a b c"}, 0.5},              // abc of abc, bcd; of xab, abc
 		"once counted": {[]string{"a b c a b c", "a b c"}, (1./3 + 1) / 2}, // abc of abc, bca, cab; of abc
+		"pairs":        {[]string{"a b c d", "a b c d", "e f g"}, 1. / 3},
 	} {
 		if got := Sameness(c.replies); math.Abs(got-c.want) > 1e-12 {
 			t.Errorf("%s: %g, want %g", name, got, c.want)

@@ -2,10 +2,10 @@ package personas
 
 import "unicode"
 
-// Sameness is how much of the replies is one template: the mean share of a reply's word 3-grams, each distinct one counted once and any number standing for
-// every other, that another of the replies has too. 0: they have nothing in common; 1: all say the same. Hand it replies to different problems: those to one
-// problem share its words. A reply of less than three words has no 3-grams and is left out; of fewer than two others the sameness is 0. A guard on single
-// replies cannot see a template, so reports show this beside it; it is no part of satisfied.
+// Sameness is how much of the replies is one template: the share of a reply's distinct word 3-grams that another one has too, any number standing for every
+// other, mean over all pairs of replies. 0: they have nothing in common; 1: all say the same. Over pairs, so that few replies and many compare. Hand it
+// replies to different problems: those to one problem share its words. A reply of less than three words has no 3-grams and is left out; of fewer than two
+// others the sameness is 0. A guard on single replies cannot see a template, so reports show this beside it; it is no part of satisfied.
 func Sameness(replies []string) float64 {
 	var grams []map[[3]string]bool
 	in := map[[3]string]int{} // how many replies have it
@@ -26,11 +26,9 @@ func Sameness(replies []string) float64 {
 	for _, own := range grams {
 		common := 0
 		for g := range own {
-			if in[g] > 1 {
-				common++
-			}
+			common += in[g] - 1
 		}
-		sum += float64(common) / float64(len(own))
+		sum += float64(common) / float64(len(own)) / float64(len(grams)-1)
 	}
 	return sum / float64(len(grams))
 }
