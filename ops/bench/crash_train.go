@@ -108,11 +108,15 @@ func (r *trainCrash) trainFlags() []string {
 	return []string{
 		"--policy-model", r.model(), "--train-engine", ops.TrainONNX, "--train-batch", strconv.Itoa(trainBatch), "--train-wait", "200ms", "--train-rank", "4",
 		"--train-alpha", "8", "--train-threads", "1", "--train-seed", "5", "--train-staleness", "1000000", "--train-max-tokens", "64",
+		"--policies-keep", strconv.Itoa(trainKeep),
 	}
 }
 
 // trainBatch is the number of samples of an update: few, so that there are many updates.
 const trainBatch = 4
+
+// trainKeep is the number of versions whose weights the trainers keep: few, so that most publications prune.
+const trainKeep = 3
 
 // start starts the fleet, and returns when its servers answer.
 func (r *trainCrash) start(ctx context.Context) (err error) {

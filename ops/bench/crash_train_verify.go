@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/nextstate-rl/nextstate/ops"
 	"github.com/nextstate-rl/nextstate/producers/blobs"
 	"github.com/nextstate-rl/nextstate/schemas"
 )
@@ -206,10 +207,14 @@ func (r *trainCrash) checkLedger(ctx context.Context, l *policyLog) error {
 	return nil
 }
 
-// checkVersions wants the versions to be one chain from the base model on, and the files of each in the blob store. It returns the last one.
+// checkVersions wants the versions to be one chain from the base model on, and the files of the newest ones, and of no other, in the blob store: pruning is told to
+// end what a killed trainer began. It returns the last one.
 func (r *trainCrash) checkVersions(ctx context.Context, l *policyLog) (last string, err error) {
 	store, err := blobs.Open(blobs.Config{Dir: r.system.Blobs()})
 	if err != nil {
+		return "", err
+	}
+	if _, err := ops.PrunePolicies(ctx, r.system, store, trainKeep); err != nil {
 		return "", err
 	}
 	parent := "base"
@@ -230,8 +235,11 @@ func (r *trainCrash) checkVersions(ctx context.Context, l *policyLog) (last stri
 		for name, sum := range map[string][]byte{"peft": published.GetPeftSha256(), "gguf": published.GetGgufSha256(), "checkpoint": published.GetCheckpointSha256()} {
 			if len(sum) != 32 {
 				r.report.fault(nil, "the file %s of update %d has the hash %x", name, number, sum)
-			} else if _, err := store.File(ctx, [32]byte(sum)); err != nil {
-				r.report.fault(nil, "the file %s of update %d: %v", name, number, err)
+				continue
+			}
+			_, err := store.File(ctx, [32]byte(sum))
+			if kept := number+trainKeep > uint64(len(l.started)); kept != (err == nil) {
+				r.report.fault(nil, "the file %s of update %d, of which the newest %d are kept: %v", name, number, trainKeep, err)
 			}
 		}
 	}
