@@ -26,6 +26,8 @@ type ReplayOptions struct {
 	Source string
 	// To receives the derived events, in topics of its own; nil: they are only compared.
 	To schemas.Appender
+	// Tenant, when it is set, is the only one whose interactions are derived and compared: tenants may have been derived with different settings.
+	Tenant string
 	// Rejudge asks the configured judges, finders and teacher again instead of reading what was said.
 	Rejudge bool
 	// MaxDifferences bounds those that are kept in the report; all are counted. Default 100.
@@ -235,6 +237,9 @@ func (p *partitionReplay) interactions(ctx context.Context) iter.Seq2[schemas.Ev
 			if err != nil {
 				return nil //nolint:nilerr // it was dead-lettered live
 			}
+			if p.foreign(e) {
+				return nil
+			}
 			p.events++
 			if p.o.Progress != nil && p.events%10_000 == 0 {
 				p.mu.Lock()
@@ -250,6 +255,11 @@ func (p *partitionReplay) interactions(ctx context.Context) iter.Seq2[schemas.Ev
 			yield(schemas.Event{}, err)
 		}
 	}
+}
+
+// foreign says that an event is of a tenant that is left out.
+func (p *partitionReplay) foreign(e schemas.Event) bool {
+	return p.o.Tenant != "" && e.Tenant != p.o.Tenant
 }
 
 // maxUnmatched bounds what a replay of another processor version holds for its diff.
@@ -327,6 +337,9 @@ func (p *partitionReplay) finish(ctx context.Context) error {
 		now[about(p.unmatched[i])] = &p.unmatched[i]
 	}
 	err := p.unseen(ctx, func(old schemas.Event) {
+		if p.foreign(old) {
+			return
+		}
 		if sample, ok := old.Payload.(*schemas.SampleAssembled); ok && sample.GetKind() == schemas.SampleKind_SAMPLE_KIND_REHEARSAL {
 			p.count(func(r *ReplayReport) { r.Rehearsals++ })
 			return

@@ -17,6 +17,7 @@ type Replay struct {
 	Into           string `help:"Write what is derived into fresh topics with this prefix." placeholder:"PREFIX"`
 	Source         string `help:"Where the interactions are read: auto (Kafka, and ClickHouse for what Kafka retains no longer), kafka, clickhouse." enum:"auto,kafka,clickhouse" default:"auto"`
 	Rejudge        bool   `help:"Ask the models of the configured judges and hint finders again, instead of reading what they said."`
+	Only           string `help:"Replay this tenant only: one whose events were derived with other settings (an arm of eval) needs those." placeholder:"TENANT"`
 	MaxDifferences int    `help:"Show at most so many differences; all are counted." default:"20"`
 }
 
@@ -28,6 +29,7 @@ models said is an event, and is read.
 
   nextstate replay --check
   nextstate replay --check --source clickhouse
+  nextstate replay --check --only eval-token-optimal-1-0123abcd --direct-selection token_optimal
   nextstate replay --into v2- --json`
 }
 
@@ -35,7 +37,7 @@ models said is an event, and is read.
 func (r Replay) Run(ctx context.Context, g *Globals) error {
 	return g.with(ctx, ops.NeedAll, func(ctx context.Context, s *ops.System) error {
 		bar := newProgress(g)
-		o := ops.ReplayOptions{Source: r.Source, Rejudge: r.Rejudge, MaxDifferences: r.MaxDifferences}
+		o := ops.ReplayOptions{Source: r.Source, Rejudge: r.Rejudge, Tenant: r.Only, MaxDifferences: r.MaxDifferences}
 		o.Progress = func(n int64) { bar.show("%d interactions", n) }
 		if r.Into != "" {
 			cfg := s.Config.Kafka

@@ -46,6 +46,9 @@ const aligned = 3
 // trainWait is longer than any run: an update begins when it has all its samples and never for want of time, so that slow machines learn the same.
 const trainWait = 30 * 24 * time.Hour
 
+// keep is how many versions of a run keep their weights: some hundred runs must fit on a disk, and nextstate policies rebuild computes any version again.
+const keep = 2
+
 // labelForm keeps the tenant of a run a tenant (63 characters).
 var labelForm = regexp.MustCompile(`^[a-z0-9-]{0,20}$`)
 
@@ -131,7 +134,7 @@ func (c Config) runs(base ops.Config) ([]Run, error) {
 func (c Config) run(base ops.Config, arm Arm, seed uint64) (Run, error) {
 	s := Settings{Config: base}
 	s.Gateway.Addr, s.Anonymous = "127.0.0.1:0", true
-	s.Train.Engine, s.Train.Wait, s.Train.Seed = ops.TrainONNX, trainWait, seed
+	s.Train.Engine, s.Train.Wait, s.Train.Seed, s.Train.Keep = ops.TrainONNX, trainWait, seed, keep
 	arm.apply(&s)
 	if s.Rehearse.On && s.Rehearse.Prompts == "" {
 		s.Rehearse.Prompts = promptsFile(base, seed)
