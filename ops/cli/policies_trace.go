@@ -71,8 +71,8 @@ type PoliciesRebuild struct {
 func (PoliciesRebuild) Help() string {
 	return `Computes every update from the base model to the version again, from the samples, recipes and seeds in the log and the history, and compares each file
 byte for byte with what was published. With --store the version's files go back into the blob store, where they were pruned or are lost, and pruning leaves them alone from
-then on (policies prune --rebuilt). It needs the model (--policy-model) and the number of threads
-(--train-threads) of the trainer. Exit status 3: a file differs.`
+then on (policies prune --rebuilt). Each update runs on as many threads as it was computed on first. A model other than the default is named with --policy-model. Exit
+status 3: a file differs.`
 }
 
 // Run computes it.
