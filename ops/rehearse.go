@@ -23,6 +23,9 @@ type RehearseConfig struct {
 	On bool
 	// Updates is how many minibatches (TrainConfig.Batch) of replies a rehearsal makes at most. Default 6.
 	Updates int
+	// Times is how many rehearsals a hint takes part in as a reason for one, those of older hints of its user about the same subject counted in: a user who says
+	// the same in every session would have the policy practise it for ever. Default 2.
+	Times int
 	// Seconds bounds the sampling and the training of a rehearsal, in wall time. Default 300.
 	Seconds int
 	// Replies and Anchors say what a round consists of: Replies of each user who is rehearsed, then Anchors. Defaults 4 and 2.
@@ -55,8 +58,8 @@ const (
 
 // Validate reports the first setting that cannot work.
 func (c RehearseConfig) Validate() error {
-	if c.Updates < 0 || c.Seconds < 0 || c.Replies < 0 || c.Anchors < 0 || c.MaxTokens < 0 || c.MinTokens < 0 || c.Quiet < 0 {
-		return errors.New("--rehearse-updates, -seconds, -mix, -max-tokens, -min-tokens and -quiet must not be negative; 0 means the default")
+	if c.Updates < 0 || c.Times < 0 || c.Seconds < 0 || c.Replies < 0 || c.Anchors < 0 || c.MaxTokens < 0 || c.MinTokens < 0 || c.Quiet < 0 {
+		return errors.New("--rehearse-updates, -times, -seconds, -mix, -max-tokens, -min-tokens and -quiet must not be negative; 0 means the default")
 	}
 	if c.Temperature < 0 || math.IsNaN(c.Temperature) || math.IsInf(c.Temperature, 0) {
 		return fmt.Errorf("--rehearse-temperature %v: a number above 0 is needed; 0 means the default", c.Temperature)
@@ -73,7 +76,7 @@ func (c RehearseConfig) Budget() time.Duration {
 }
 
 func (c RehearseConfig) withDefaults() RehearseConfig {
-	for v, otherwise := range map[*int]int{&c.Updates: 6, &c.Seconds: 300, &c.MaxTokens: 64, &c.MinTokens: 20} {
+	for v, otherwise := range map[*int]int{&c.Updates: 6, &c.Times: 2, &c.Seconds: 300, &c.MaxTokens: 64, &c.MinTokens: 20} {
 		if *v == 0 {
 			*v = otherwise
 		}
@@ -105,6 +108,7 @@ type rehearser struct {
 	ended   map[string]bool // ids of RehearsalEnded
 	last    string          // the hints of the last rehearsal that was not interrupted
 	stopped map[string]int  // how often a rehearsal of these hints was interrupted
+	held    [][]string      // the hints of each rehearsal that made samples and was not interrupted
 	updates *updateLog
 
 	ends       int64 // of interactions, summed over the partitions
@@ -156,7 +160,7 @@ func (s *System) newRehearser() (*rehearser, error) {
 
 // forget has the topics be read anew.
 func (r *rehearser) forget() {
-	r.stands, r.ended, r.stopped, r.last = processors.NewStanding(), map[string]bool{}, map[string]int{}, ""
+	r.stands, r.ended, r.stopped, r.last, r.held = processors.NewStanding(), map[string]bool{}, map[string]int{}, "", nil
 	r.topic = fold{system: r.system, topic: schemas.TopicStanding, apply: r.apply}
 	r.updates = newUpdateLog(r.system)
 	r.ends, r.quietSince = -1, time.Now()
@@ -176,6 +180,9 @@ func (r *rehearser) apply(e schemas.Event) {
 		return
 	}
 	r.last = key
+	if len(p.GetSampleIds()) > 0 {
+		r.held = append(r.held, p.GetHintIds())
+	}
 }
 
 // hintsKey names a set of hints.
@@ -223,7 +230,12 @@ func (r *rehearser) own(ctx context.Context) error {
 		if !due {
 			continue
 		}
-		if err := r.rehearse(ctx, conn, users); err != nil {
+		if reason := r.needless(users); reason != "" {
+			err = r.leave(ctx, conn, users, reason)
+		} else {
+			err = r.rehearse(ctx, conn, users)
+		}
+		if err != nil {
 			return err
 		}
 		r.quietSince = time.Now()
@@ -256,7 +268,46 @@ func (r *rehearser) due(ctx context.Context) ([]rehearsedUser, bool, error) {
 	}
 	users := r.users()
 	key := hintsKey(hintIDs(users))
-	return users, key != "" && key != r.last && r.stopped[key] < interruptedMax, nil
+	return users, key != "" && key != r.last, nil
+}
+
+// needless says why what is due is not rehearsed; empty: it is.
+func (r *rehearser) needless(users []rehearsedUser) string {
+	if r.stopped[hintsKey(hintIDs(users))] >= interruptedMax {
+		return fmt.Sprintf("left: it was interrupted %d times", interruptedMax)
+	}
+	hints := map[string]processors.StandingHint{}
+	for _, h := range r.stands.All(r.system.Config.Tenant) {
+		hints[h.ID] = h
+	}
+	for _, u := range users {
+		for _, h := range u.hints {
+			times := 0
+			for _, ids := range r.held {
+				if slices.ContainsFunc(ids, func(id string) bool { return hints[id].User == u.name && processors.SameSubject(hints[id].Hint, h.Hint) }) {
+					times++
+				}
+			}
+			if times < r.cfg.Times {
+				return ""
+			}
+		}
+	}
+	return fmt.Sprintf("left: each hint, or an older one about the same subject, was in %d rehearsals", r.cfg.Times)
+}
+
+// leave ends a rehearsal that was due before it begins, so that it is due no more, and the log says why.
+func (r *rehearser) leave(ctx context.Context, conn *pgxpool.Conn, users []rehearsedUser, reason string) error {
+	if err := r.updates.fold.catchUp(ctx); err != nil {
+		return err
+	}
+	u := underWay{id: r.nextID(users), hintIDs: hintIDs(users), from: r.updates.newest()}
+	return r.end(ctx, conn, u, &schemas.RehearsalEnded{Reason: reason, ToVersion: u.from})
+}
+
+// nextID is the event id of the RehearsalEnded to come: it derives from the hints and the number of rehearsals before.
+func (r *rehearser) nextID(users []rehearsedUser) string {
+	return schemas.DerivedID("rehearse", "1", "RehearsalEnded", r.system.Config.Tenant+"/"+hintsKey(hintIDs(users)), len(r.ended))
 }
 
 // quiet says that nobody has been served for a while: no request is in work, and no interaction came.

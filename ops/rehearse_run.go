@@ -37,8 +37,7 @@ func (r *rehearser) rehearse(ctx context.Context, conn *pgxpool.Conn, users []re
 	if err := r.updates.fold.catchUp(ctx); err != nil {
 		return err
 	}
-	u := underWay{hintIDs: hintIDs(users), from: r.updates.newest()}
-	u.id = schemas.DerivedID("rehearse", "1", "RehearsalEnded", r.system.Config.Tenant+"/"+hintsKey(u.hintIDs), len(r.ended))
+	u := underWay{id: r.nextID(users), hintIDs: hintIDs(users), from: r.updates.newest()}
 	pool, err := r.pool(ctx, users, u.id)
 	if err != nil {
 		return err

@@ -310,6 +310,13 @@ func TestRehearsal(t *testing.T) {
 	if len(list) != 2 || list[1].From != list[0].To || list[1].Samples != 12 || len(trainer.seen) != 24 {
 		t.Errorf("after another hint: %+v, %d samples", list, len(trainer.seen))
 	}
+	s.Config.Rehearse.On, s.Config.Rehearse.Times = false, 1
+	session(t, s, "three", "ann", "What is 4+4?", "No, answer in French please")
+	s.Config.Rehearse.On = true
+	list = until(t, s, trainer, 3)
+	if len(list) != 3 || !strings.HasPrefix(list[2].Reason, "left: each hint") || list[2].Samples != 0 || list[2].To != list[1].To || len(trainer.seen) != 24 {
+		t.Errorf("after the same was said again: %+v, %d samples", list, len(trainer.seen))
+	}
 	standing, err := ops.ReadStanding(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
