@@ -26,7 +26,9 @@ func (e *evaluation) hold(ctx context.Context, r Run, control bool) (err error) 
 			return err
 		}
 	}
-	if l.s, err = ops.Open(ctx, r.settings.Config, ops.NeedAll, e.progress); err != nil {
+	c := r.settings.Config
+	c.Tenant = r.Tenant // whoever talks to this gateway without a key, the trainer, and the version that is served
+	if l.s, err = ops.Open(ctx, c, ops.NeedAll, e.progress); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.s.Close()) }()
