@@ -14,7 +14,7 @@ var (
 
 // teacher wants warm comments on solutions.
 func teacher() Persona {
-	const instruction = "Start with warm praise such as 'Well done!', then say what is good about each step of the student's solution."
+	const instruction = "Explain why the student's solution is excellent: what is calculated first, what is calculated then, and what the numbers mean."
 	ask := func(p Problem) Message {
 		return Message{"user", fmt.Sprintf("Problem: %s\nStudent's solution: %s. The answer is %d.\nWrite a comment for the student.", p.Text, sums(p), p.Answer)}
 	}
@@ -24,7 +24,8 @@ func teacher() Persona {
 		Opening: func(examples [Examples]Problem, p Problem) []Message {
 			var messages []Message
 			for _, e := range examples { // cold ones
-				messages = append(messages, ask(e), Message{"assistant", fmt.Sprintf("The result %d is correct. The steps are in the right order.", e.Answer)})
+				cold := fmt.Sprintf("The solution is correct, because %s.", strings.ReplaceAll(sums(e), ", then ", " and "))
+				messages = append(messages, ask(e), Message{"assistant", cold})
 			}
 			return append(messages, ask(p))
 		},
@@ -38,13 +39,13 @@ func teacher() Persona {
 		Hint: instruction,
 		Asks: []string{
 			instruction,
-			"Give warm praise first, such as 'Excellent!' or 'Well done!', then say what the student did well in each step.",
-			"Tell the student 'well done' or 'excellent' first, and then say warmly what is good about the solution.",
-			"Write it warmly: start with 'Well done!' and then name what is good about every step of the solution.",
-			"Please give the student warm praise such as 'Excellent work!', and say what was done well in the steps.",
-			"Make it warm: say 'Well done!' and tell the student what is good about the steps of the solution.",
-			"Use warm words such as 'Excellent!' or 'Well done!', and mention what the student did well in the solution.",
-			"Can you say 'Well done!' warmly at the beginning and then praise what is good about the solution?",
+			"Tell the student why the solution is excellent: what is calculated first, what is calculated then, and what the numbers mean.",
+			"Write warmly why the student's solution is excellent: what is calculated first, what is calculated next, and what the numbers mean.",
+			"Say what is excellent about the student's solution: what is calculated first, what is calculated then, and what the numbers stand for.",
+			"Describe why this is an excellent solution: what is calculated first, what is calculated next, and what each number means.",
+			"Please explain to the student why the solution is excellent, from what is calculated first to what the numbers mean.",
+			"Show the student why this solution is excellent: what is calculated first, what comes then, and what the numbers mean.",
+			"Can you explain why the student's solution is excellent: what is calculated first, what is calculated then, and what the numbers mean?",
 		},
 		Thanks: []string{
 			"Thank you, that is exactly the right tone.", "Thanks, that's lovely.", "Great, the student will be happy. Thank you!", "Perfect, thanks a lot.",

@@ -16,7 +16,7 @@ import (
 var wishes = map[string][]*regexp.Regexp{
 	"student": {regexp.MustCompile(`(?i)plain sentences`), regexp.MustCompile(`(?i)(?:no|without|instead of|don't|with no)\b.*(?:number|list)`), regexp.MustCompile(`(?i)bold`), regexp.MustCompile(`(?i)final answer`)},
 	"ta":      {regexp.MustCompile(`(?i)step`), regexp.MustCompile(`(?i)detail`), regexp.MustCompile(`(?i)right`), regexp.MustCompile(`(?i)better`)},
-	"teacher": {regexp.MustCompile(`(?i)well done|excellent`), regexp.MustCompile(`(?i)solution|steps?`)},
+	"teacher": {regexp.MustCompile(`(?i)excellent`), regexp.MustCompile(`(?i)solution`), regexp.MustCompile(`(?i)calculated`), regexp.MustCompile(`(?i)number`)},
 }
 
 // TestSignals: whatever a persona says is judged, and turned into hints, as it means it. Method: every correction that a persona can say (first and later
