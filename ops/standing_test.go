@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nextstate-rl/nextstate/ops"
+	"github.com/nextstate-rl/nextstate/ops/personas"
 	"github.com/nextstate-rl/nextstate/processors"
 	"github.com/nextstate-rl/nextstate/producers/client"
 	"github.com/nextstate-rl/nextstate/schemas"
@@ -142,4 +143,31 @@ func find(t *testing.T, s *ops.System, id string) (found processors.StandingHint
 		t.Fatalf("no hint %s", id)
 	}
 	return all[i]
+}
+
+// TestSameSubjectOfPersonas: what one of the scripted users asks for in many words is mostly one subject, and never that of another. Method: all pairs of their
+// corrections.
+func TestSameSubjectOfPersonas(t *testing.T) {
+	for _, p := range personas.All() {
+		same, pairs := 0, 0
+		for _, q := range personas.All() {
+			for i, a := range p.Asks {
+				for j, b := range q.Asks {
+					about := processors.SameSubject(a, b)
+					switch {
+					case p.Name != q.Name && about:
+						t.Errorf("%s and %s ask for the same: %q and %q", p.Name, q.Name, a, b)
+					case p.Name == q.Name && i < j:
+						pairs++
+						if about {
+							same++
+						}
+					}
+				}
+			}
+		}
+		if 4*same < 3*pairs {
+			t.Errorf("%s: %d of %d pairs are about the same subject; want three quarters", p.Name, same, pairs)
+		}
+	}
 }
