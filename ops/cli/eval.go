@@ -31,6 +31,8 @@ type Eval struct {
 	Batch       int           `help:"Samples of an update in all arms. 0: the preset's."`
 	Set         []string      `help:"A setting of the training in all arms, as --train-set takes it (objective.kl_coef=0.1); repeat it." placeholder:"KEY=VALUE"`
 	Label       string        `help:"Added to the names of the arms: tells the same arms with other settings apart."`
+
+	Phrasing Phrasing `embed:"" prefix:"persona-"`
 }
 
 // Help explains the command.
@@ -68,7 +70,7 @@ func (v Eval) Run(ctx context.Context, g *Globals) error {
 	g.Train.Set = append(slices.Clip(g.Train.Set), v.Set...)
 	cfg := eval.Config{
 		Arms: v.Arms, Seeds: v.Seeds, Personas: v.Personas, Half: personas.Halves[v.Half], Sessions: v.Sessions, Turns: v.Turns, HeldOut: v.HeldOut,
-		Temperature: v.Temperature, MaxTokens: v.MaxTokens, TimeLimit: v.TimeLimit, Label: v.Label, Dir: v.Out, Command: v.command(g),
+		Temperature: v.Temperature, MaxTokens: v.MaxTokens, TimeLimit: v.TimeLimit, Label: v.Label, Phrased: v.Phrasing.phrased(nil), Dir: v.Out, Command: v.command(g),
 	}
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -94,24 +96,36 @@ func (v Eval) Run(ctx context.Context, g *Globals) error {
 	})
 }
 
-// command is how the evaluation is repeated: the flags that differ from their defaults in what they do.
+// command is how the evaluation is repeated: its own flags, and of the others those that change what is learned.
 func (v Eval) command(g *Globals) string {
-	words := []string{"nextstate eval", "--arms " + strings.Join(v.Arms, ","), fmt.Sprintf("--seeds %d --sessions %d", v.Seeds, v.Sessions), "--half " + v.Half}
-	words = append(words, "--personas "+strings.Join(v.Personas, ","), fmt.Sprintf("--turns %d --held-out %d --temperature %g --max-tokens %d", v.Turns, v.HeldOut, v.Temperature, v.MaxTokens))
-	if v.TimeLimit != 0 {
-		words = append(words, "--time-limit "+v.TimeLimit.String())
+	words := []string{
+		"nextstate eval", "--arms " + strings.Join(v.Arms, ","), fmt.Sprintf("--seeds %d --sessions %d", v.Seeds, v.Sessions), "--half " + v.Half,
+		"--personas " + strings.Join(v.Personas, ","), fmt.Sprintf("--turns %d --held-out %d --temperature %g --max-tokens %d", v.Turns, v.HeldOut, v.Temperature, v.MaxTokens),
 	}
-	if g.Train.Preset != "" {
-		words = append(words, "--train-preset "+g.Train.Preset)
-	}
-	if g.Train.Batch != 0 {
-		words = append(words, fmt.Sprintf("--batch %d", g.Train.Batch))
+	for _, f := range []struct {
+		flag           string
+		value, without any
+	}{
+		{"time-limit", v.TimeLimit, time.Duration(0)},
+		{"train-preset", g.Train.Preset, "default"},
+		{"batch", g.Train.Batch, 0},
+		{"train-rank", g.Train.Rank, 0},
+		{"train-alpha", g.Train.Alpha, 0.0},
+		{"train-learning-rate", g.Train.LearningRate, 0.0},
+		{"direct-teacher", g.Direct.Teacher, "reference"},
+		{"direct-finders", strings.Join(g.Direct.Finders, ","), "rules"},
+		{"evaluate-judges", strings.Join(g.Evaluate.Judges, ","), "rules"},
+		{"policy-model", filepath.Base(g.Policy.Model), "."},
+		{"rehearse-updates", g.Rehearsal.Updates, 6},
+		{"rehearse-seconds", g.Rehearsal.Seconds, 300},
+		{"label", v.Label, ""},
+	} {
+		if f.value != f.without {
+			words = append(words, fmt.Sprintf("--%s %v", f.flag, f.value))
+		}
 	}
 	for _, s := range g.Train.Set {
 		words = append(words, "--set "+s)
-	}
-	if v.Label != "" {
-		words = append(words, "--label "+v.Label)
 	}
 	return strings.Join(append(words, "--out DIR"), " ")
 }
