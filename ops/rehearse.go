@@ -276,24 +276,28 @@ func (r *rehearser) needless(users []rehearsedUser) string {
 	if r.stopped[hintsKey(hintIDs(users))] >= interruptedMax {
 		return fmt.Sprintf("left: it was interrupted %d times", interruptedMax)
 	}
-	hints := map[string]processors.StandingHint{}
-	for _, h := range r.stands.All(r.system.Config.Tenant) {
-		hints[h.ID] = h
-	}
 	for _, u := range users {
 		for _, h := range u.hints {
-			times := 0
-			for _, ids := range r.held {
-				if slices.ContainsFunc(ids, func(id string) bool { return hints[id].User == u.name && processors.SameSubject(hints[id].Hint, h.Hint) }) {
-					times++
-				}
-			}
-			if times < r.cfg.Times {
+			if r.times(h) < r.cfg.Times {
 				return ""
 			}
 		}
 	}
 	return fmt.Sprintf("left: each hint, or an older one about the same subject, was in %d rehearsals", r.cfg.Times)
+}
+
+// times counts the rehearsals that held a hint, or another one of its user about the same subject.
+func (r *rehearser) times(h processors.StandingHint) (n int) {
+	alike := map[string]bool{}
+	for _, other := range r.stands.All(r.system.Config.Tenant) {
+		alike[other.ID] = other.User == h.User && processors.SameSubject(other.Hint, h.Hint)
+	}
+	for _, ids := range r.held {
+		if slices.ContainsFunc(ids, func(id string) bool { return alike[id] }) {
+			n++
+		}
+	}
+	return n
 }
 
 // leave ends a rehearsal that was due before it begins, so that it is due no more, and the log says why.
