@@ -27,6 +27,8 @@ type Demo struct {
 	Temperature float64       `help:"Sampling temperature." default:"0.6"`
 	MaxTokens   int           `help:"Most tokens of a reply." default:"80"`
 	Seed        uint64        `help:"Seed of the problems, of the sampling and of the training." default:"1"`
+
+	Phrasing Phrasing `embed:"" prefix:"persona-"`
 }
 
 // Help explains the command.

@@ -38,6 +38,7 @@ func (d Demo) live(ctx context.Context, g *Globals, start time.Time) error {
 	l := &live{g: g, learning: ops.NewLearning(g.Tenant), limit: start.Add(d.Limit), plan: personas.Plan{
 		Persona: persona, Half: personas.Tuning, Sessions: d.Sessions, Turns: d.Turns, Aligned: demoAligned, Seed: d.Seed, Temperature: d.Temperature, MaxTokens: d.MaxTokens,
 		Prefix: "demo", User: persona.Name, Control: policy.Base,
+		Phrased: d.Phrasing.phrased(func(err error) { g.printf("      the persona says the words of its script: %v\n", err) }),
 	}}
 	if err := l.plan.Validate(); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/nextstate-rl/nextstate/ops/personas"
 )
 
-// Config says what is run. All fields but Label, Set, TimeLimit and Command are needed.
+// Config says what is run. All fields but Label, Phrased, TimeLimit and Command are needed.
 type Config struct {
 	// Arms by name, and how many seeds each gets, counted from 1.
 	Arms  []string
@@ -34,6 +34,9 @@ type Config struct {
 	TimeLimit time.Duration
 	// Label tells arms with other settings apart: arm-label.
 	Label string
+	// Phrased puts what personas say into other words; nil: the words of their scripts. A line that cannot be phrased ends the run with an error unless it
+	// says otherwise: an evaluation does not mix them.
+	Phrased *personas.Phrased
 	// Dir gets the results.
 	Dir string
 	// Command is how the evaluation is repeated, for the report.
@@ -107,7 +110,7 @@ func (c Config) Validate() error {
 func (c Config) plan(p personas.Persona, seed uint64) personas.Plan {
 	return personas.Plan{
 		Persona: p, Half: c.Half, Sessions: c.Sessions, Turns: c.Turns, Aligned: aligned, Seed: seed, Temperature: c.Temperature, MaxTokens: c.MaxTokens,
-		Prefix: "eval", User: p.Name,
+		Prefix: "eval", User: p.Name, Phrased: c.Phrased,
 	}
 }
 
@@ -164,6 +167,8 @@ type described struct {
 		Temperature float64  `json:"temperature"`
 		MaxTokens   int      `json:"max_tokens"`
 		Minutes     float64  `json:"time_limit_minutes"`
+		// PhrasedBy is the model that phrases what personas say; absent: their scripts.
+		PhrasedBy string `json:"phrased_by,omitempty"`
 	} `json:"protocol"`
 	// Train is the recipe; null: nothing is trained.
 	Train     json.RawMessage `json:"train"`
@@ -193,6 +198,9 @@ func (c Config) describe(s Settings) (string, error) {
 	p := &d.Protocol
 	p.Personas, p.Half, p.Sessions, p.Turns, p.Aligned, p.HeldOut = c.Personas, c.Half.String(), c.Sessions, c.Turns, aligned, c.HeldOut
 	p.Temperature, p.MaxTokens, p.Minutes = c.Temperature, c.MaxTokens, c.TimeLimit.Minutes()
+	if c.Phrased != nil {
+		p.PhrasedBy = c.Phrased.Model
+	}
 	if s.Train.On() {
 		loop, err := s.Train.Loop("any", d.Model)
 		if err != nil {

@@ -11,7 +11,7 @@ import (
 // Phrased has a model behind an OpenAI-compatible endpoint put what a persona says into other words. What is said, and when, stays with the script, and so
 // does the judgement of replies. Safe for concurrent use when Failed is.
 type Phrased struct {
-	// URL is the endpoint without /v1, Model the model's name there, Key its key; Key may be empty.
+	// URL is the endpoint up to and including /v1, Model the model's name there, Key its key; Key may be empty.
 	URL, Model, Key string
 	// Failed is told why a line could not be phrased; the persona then says the words of its script. Nil: the error ends the session.
 	Failed func(error)
@@ -28,8 +28,8 @@ const (
 
 // Validate reports what is missing.
 func (p *Phrased) Validate() error {
-	if u, err := url.Parse(p.URL); err != nil || u.Scheme == "" || u.Host == "" {
-		return fmt.Errorf("personas: %q is no URL of an endpoint: give one such as http://127.0.0.1:8000, without /v1", p.URL)
+	if u, err := url.Parse(p.URL); err != nil || u.Scheme == "" || u.Host == "" || !strings.HasSuffix(strings.TrimRight(u.Path, "/"), "/v1") {
+		return fmt.Errorf("personas: %q is no URL of an endpoint: give one such as http://127.0.0.1:8000/v1", p.URL)
 	}
 	if p.Model == "" {
 		return errors.New("personas: no model that phrases what the personas say: give the name that the endpoint has for it")
@@ -51,7 +51,7 @@ func (p *Phrased) Phrase(ctx context.Context, line string) (string, error) {
 }
 
 func (p *Phrased) ask(ctx context.Context, line string) (string, error) {
-	r, err := NewClient(p.URL, p.Key).Complete(ctx, Ask{
+	r, err := NewClient(strings.TrimSuffix(strings.TrimRight(p.URL, "/"), "/v1"), p.Key).Complete(ctx, Ask{
 		Model: p.Model, Messages: []Message{{"system", phraseTask}, {"user", line}}, Temperature: phraseTemperature, MaxTokens: phraseTokens,
 	})
 	if err != nil {

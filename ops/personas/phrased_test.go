@@ -18,7 +18,7 @@ func TestPhrased(t *testing.T) {
 	})
 	server := newScripted(t, func(a asked) (int, string) { return http.StatusOK, disliked(a) })
 	plan := studentPlan(t, 1)
-	plan.Turns, plan.Phrased = 2, &Phrased{URL: model.URL, Model: "phraser", Key: "k"}
+	plan.Turns, plan.Phrased = 2, &Phrased{URL: model.URL + "/v1", Model: "phraser", Key: "k"}
 	if _, err := plan.Talk(t.Context(), NewClient(server.URL, ""), 1); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestPhrasedFails(t *testing.T) {
 			model := newScripted(t, func(asked) (int, string) { return c.status, c.text })
 			server := newScripted(t, func(a asked) (int, string) { return http.StatusOK, disliked(a) })
 			plan := studentPlan(t, 1)
-			plan.Turns, plan.Phrased = 1, &Phrased{URL: model.URL, Model: "phraser"}
+			plan.Turns, plan.Phrased = 1, &Phrased{URL: model.URL + "/v1", Model: "phraser"}
 			_, err := plan.Talk(t.Context(), NewClient(server.URL, ""), 1)
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "phraser at "+model.URL) {
 				t.Errorf("error %v", err)

@@ -215,7 +215,7 @@ func TestRunFails(t *testing.T) {
 	for name, spoil := range map[string]func(*Plan){
 		"persona": func(p *Plan) { p.Persona = Persona{} }, "half": func(p *Plan) { p.Half = 0 }, "sessions": func(p *Plan) { p.Sessions = 0 }, "turns": func(p *Plan) { p.Turns = 9 },
 		"aligned": func(p *Plan) { p.Aligned = 0 }, "tokens": func(p *Plan) { p.MaxTokens = 3 }, "prefix": func(p *Plan) { p.Prefix = "" },
-		"endpoint": func(p *Plan) { p.Phrased = &Phrased{URL: "nowhere", Model: "m"} }, "model": func(p *Plan) { p.Phrased = &Phrased{URL: "http://127.0.0.1:1"} },
+		"endpoint": func(p *Plan) { p.Phrased = &Phrased{URL: "nowhere", Model: "m"} }, "version": func(p *Plan) { p.Phrased = &Phrased{URL: "http://127.0.0.1:1", Model: "m"} }, "model": func(p *Plan) { p.Phrased = &Phrased{URL: "http://127.0.0.1:1/v1"} },
 	} {
 		plan := studentPlan(t, 5)
 		spoil(plan)
