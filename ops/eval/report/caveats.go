@@ -125,8 +125,7 @@ func caveatMissing(r *Report, add func(string, ...any)) {
 		if !slices.ContainsFunc(r.Drift, func(d Drift) bool { return d.Arm == arm && d.BaseLogprob != nil }) {
 			unchecked = append(unchecked, arm)
 		}
-		published := slices.ContainsFunc(r.Updates, func(u Update) bool { return u.Arm == arm && u.Skipped < u.Runs })
-		if !published && arm != frozen && arm != "memory" {
+		if !r.learns(arm) && arm != frozen && arm != "memory" {
 			still = append(still, arm)
 		}
 	}

@@ -214,7 +214,12 @@ func barsOf(r *Report) []Bar {
 	return append(bars, barTime(r))
 }
 
-// best is the arm with the fewest joint sessions; of equal ones that with the most satisfied on new problems, then the first. Empty: no run has ended.
+// learns is whether an update of the arm ever made a version. Where none did, the policy is the base model.
+func (r *Report) learns(arm string) bool {
+	return slices.ContainsFunc(r.Updates, func(u Update) bool { return u.Arm == arm && u.Skipped < u.Runs })
+}
+
+// best is the arm that learns with the fewest joint sessions; of equal ones that with the most satisfied on new problems, then the first. Empty: none has an ended run.
 func (r *Report) best() string {
 	rate := func(arm string) float64 {
 		if h := r.rateOf(heldOut, arm, all); h != nil && h.Satisfied != nil {
@@ -224,7 +229,7 @@ func (r *Report) best() string {
 	}
 	var arms []string
 	for _, arm := range r.Arms {
-		if a := r.alignmentOf(arm, joint); a != nil && a.Sessions != nil && arm != frozen {
+		if a := r.alignmentOf(arm, joint); a != nil && a.Sessions != nil && r.learns(arm) {
 			arms = append(arms, arm)
 		}
 	}

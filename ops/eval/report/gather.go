@@ -301,12 +301,18 @@ func (r *Report) order(in Input) error {
 		byTenant[run.Tenant] = run
 	}
 	var missing []string
+	seen := map[string]bool{}
 	for _, tenant := range in.Tenants {
 		run, ok := byTenant[tenant]
 		if !ok {
 			missing = append(missing, tenant)
 			continue
 		}
+		key := fmt.Sprintf("arm %s with seed %d", run.Arm, run.Seed)
+		if seen[key] {
+			return fmt.Errorf("%s: there are two runs, the second is %s: leave one of them out, or tell them apart with --label", key, tenant)
+		}
+		seen[key] = true
 		if !slices.Contains(r.Arms, run.Arm) {
 			r.Arms = append(r.Arms, run.Arm)
 		}

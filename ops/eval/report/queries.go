@@ -41,7 +41,7 @@ GROUP BY arm, seed, persona, phase ORDER BY arm, seed, persona, phase`}
 
 	queryGuard = Query{"guard", `
 WITH [{tenants}] AS these
-SELECT arm, phase, replaceRegexpAll(guard, '[0-9.]+', 'N') AS reason, count() AS replies
+SELECT arm, phase, replaceRegexpAll(guard, '[0-9]+([.][0-9]+)?', 'N') AS reason, count() AS replies
 FROM evaluation_first_replies
 WHERE has(these, tenant) AND NOT guard_passed
 GROUP BY arm, phase, reason ORDER BY arm, phase, replies DESC, reason LIMIT 5 BY arm, phase`}

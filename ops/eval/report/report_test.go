@@ -372,7 +372,8 @@ func checkPageIncomplete(t *testing.T, page string) {
 	}
 }
 
-// Goal: what cannot be reported is an error that says what to do. Method: an input without anything, a tenant that is not there, a ClickHouse that is not.
+// Goal: what cannot be reported is an error that says what to do. Method: an input without anything, a tenant that is not there, one arm and seed
+// twice, a ClickHouse that is not there.
 func TestRefused(t *testing.T) {
 	if err := Write(t.Context(), Input{}); err == nil || !strings.Contains(err.Error(), "no runs") || !strings.Contains(err.Error(), "no folder") {
 		t.Errorf("nothing: %v", err)
@@ -380,6 +381,14 @@ func TestRefused(t *testing.T) {
 	in := Input{ClickHouseHTTP: filled(t, nil), Tenants: []string{"no'body"}, Dir: t.TempDir()}
 	if err := Write(t.Context(), in); err == nil || !strings.Contains(err.Error(), "no'body") || !strings.Contains(err.Error(), "nextstate status") {
 		t.Errorf("an unknown tenant: %v", err)
+	}
+	first, again := begin("ppo", 21, 12, "student"), begin("ppo", 21, 12, "student")
+	again.tenant += "-2"
+	again.events = nil
+	again.add("started", first.events[0].Payload)
+	twice := Input{ClickHouseHTTP: filled(t, append(first.events, again.events...)), Tenants: []string{first.tenant, again.tenant}, Dir: in.Dir}
+	if err := Write(t.Context(), twice); err == nil || !strings.Contains(err.Error(), "--label") {
+		t.Errorf("one arm and seed twice: %v", err)
 	}
 	in.ClickHouseHTTP = "http://user:secret@127.0.0.1:1/"
 	if err := Write(t.Context(), in); err == nil || strings.Contains(err.Error(), "secret") {
