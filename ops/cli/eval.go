@@ -81,7 +81,7 @@ func (v Eval) Run(ctx context.Context, g *Globals) error {
 	return g.with(ctx, ops.NeedAll, func(ctx context.Context, s *ops.System) error {
 		results, err := eval.Evaluate(ctx, cfg, s, g.errOut)
 		if err != nil {
-			return eval.Interrupted(ctx, err, cfg.Command)
+			return err
 		}
 		if g.JSON {
 			return g.printJSON(results)

@@ -2,7 +2,6 @@ package eval
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -82,6 +81,7 @@ func (e *evaluation) all(ctx context.Context) error {
 		}
 		start := time.Now()
 		if err := e.hold(ctx, *r, control); err != nil {
+			e.tell("stopped after %d of %d runs: the completed ones are kept, and the same command goes on after them", len(e.runs)-len(missing)+n, len(e.runs))
 			return fmt.Errorf("run %s: %w", r.Tenant, err)
 		}
 		e.times = append(e.times, time.Since(start))
@@ -224,14 +224,6 @@ func (e *evaluation) report(ctx context.Context) error {
 	return report.Write(ctx, report.Input{
 		ClickHouseHTTP: e.host.ClickHouseHTTP, Tenants: e.tenants(), Dir: e.cfg.Dir, Seed: 1, Command: e.cfg.Command,
 	})
-}
-
-// Interrupted says how an evaluation that was stopped goes on.
-func Interrupted(ctx context.Context, err error, command string) error {
-	if err == nil || ctx.Err() == nil {
-		return err
-	}
-	return errors.Join(fmt.Errorf("stopped; the completed runs are kept, and the same command goes on after them: %s", command), err)
 }
 
 // pathIn is a file among the results.

@@ -323,7 +323,7 @@ func TestEvaluateStops(t *testing.T) {
 		t.Helper()
 		ctx, stop := context.WithCancelCause(t.Context())
 		told := &stopper{at: at, stop: func() { stop(errors.New("enough")) }}
-		if _, err := eval.Evaluate(ctx, cfg, s, told); err == nil || !strings.Contains(eval.Interrupted(ctx, err, "nextstate eval X").Error(), "nextstate eval X") {
+		if _, err := eval.Evaluate(ctx, cfg, s, told); err == nil || !strings.Contains(told.text.String(), "stopped after 0 of 1 runs") {
 			t.Fatalf("stopped with %v\n%s", err, told.text.String())
 		}
 		return told.text.String()
