@@ -38,6 +38,7 @@ func Benchmarks() []Benchmark {
 		{"memory", "Resident memory of each process while many events and a large import pass through.", Memory},
 		{"serve", "The policy engine: tokens a second and swaps under load, beside node-llama-cpp on the same file.", Serve},
 		{"train", "Whole updates of the policy: tokens a second and peak memory, beside PyTorch with PEFT (about 5 GB to install) doing the same.", Train},
+		{"serve-train", "The policy engine while the trainer computes updates, beside the same chat without: tokens a second, time to the first token.", ServeTrain},
 		{"crash", "Every process killed at random moments under load: what is lost, duplicated or missing afterwards.", Crash},
 		{"crash-train", "Trainers, their engines, the broker and PostgreSQL killed at random moments: is each sample in one update, and can all be computed again?", CrashTrain},
 	}

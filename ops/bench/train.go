@@ -121,7 +121,7 @@ func (w *trainWork) prepare() (err error) {
 	w.recipe.Optimizer.LearningRate = 1e-4
 	rng := rand.New(rand.NewPCG(w.env.Seed, 5))
 	for range w.env.events(trainSamples) {
-		w.samples = append(w.samples, randomSample(rng, w.engine.Vocabulary()))
+		w.samples = append(w.samples, randomSample(rng, w.engine.Vocabulary(), trainTokens))
 	}
 	w.adapter = trainer.NewAdapter(w.engine.Layers(), trainRank, trainAlpha)
 	w.adapter.Initialise(w.env.Seed)
@@ -133,13 +133,13 @@ func (w *trainWork) prepare() (err error) {
 	return nil
 }
 
-// randomSample is a turn with a reward, and a teacher that disagrees here and there.
-func randomSample(rng *rand.Rand, vocabulary int) *schemas.SampleAssembled {
-	ids := randomPrompts(rng, 1, trainTokens, vocabulary)[0]
-	n := trainTokens - trainPrompt
+// randomSample is a turn of so many tokens, half of them the response, with a reward, and a teacher that disagrees here and there.
+func randomSample(rng *rand.Rand, vocabulary, tokens int) *schemas.SampleAssembled {
+	ids := randomPrompts(rng, 1, tokens, vocabulary)[0]
+	n := tokens / 2
 	s := &schemas.SampleAssembled{
 		Reward: float64(2*rng.IntN(2) - 1), Sampling: &schemas.Sampling{Temperature: proto.Float64(trainTemperature)},
-		Tokens:  &schemas.Tokens{PromptIds: ids[:trainPrompt], ResponseIds: ids[trainPrompt:], TopK: &schemas.TopK{K: trainTopK}},
+		Tokens:  &schemas.Tokens{PromptIds: ids[:tokens-n], ResponseIds: ids[tokens-n:], TopK: &schemas.TopK{K: trainTopK}},
 		Teacher: &schemas.TeacherScored{TopK: &schemas.TopK{K: trainTopK}, Temperature: trainTemperature},
 	}
 	for range n {

@@ -45,6 +45,8 @@ func Env(t *testing.T) *bench.Env {
 	c := ops.Config{Tenant: "default", Sink: sink.DefaultConfig()}
 	c.Kafka.Partitions, c.Gateway.Addr = 4, "127.0.0.1:0"
 	c.Evaluate.Judges, c.Direct.Finders = []string{"rules"}, []string{"rules"}
+	// Threads that wait for each other crawl beside the tests of other packages.
+	c.Policy.Llama.Threads, c.Train.Threads = 1, 1
 	c.Telemetry.Output = io.Discard
 	c.Assets.Prefetched = os.Getenv("NEXTSTATE_ASSETS")
 	return &bench.Env{
