@@ -19,7 +19,7 @@ type PoliciesPrune struct {
 // Help explains the command.
 func (PoliciesPrune) Help() string {
 	return `A version's weights are about 98 MB of the default model, most of them the optimizer's state. They are deleted from the blob store unless the version is one of the
-newest, the one to be served, pinned, one that was rolled back to or computed again, or an update starts from it; so is a file that a version of another tenant needs.
+newest, the one to be served, pinned, one that was rolled back to or computed again, or an update starts from it. A file that a version of another tenant needs stays, too.
 The trainer does the same after each publication (--policies-keep). The events stay, so that 'policies rebuild VERSION --store' can compute the same bytes again.`
 }
 
