@@ -43,6 +43,15 @@ type Pruning struct {
 
 // PlanPruning says what PrunePolicies would do now.
 func PlanPruning(ctx context.Context, s *System, store *blobs.Directory, keep int) (*Pruning, error) {
+	return s.planPruning(ctx, s.Postgres, store, keep)
+}
+
+// querier is Postgres, or a transaction of it.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func (s *System) planPruning(ctx context.Context, db querier, store *blobs.Directory, keep int) (*Pruning, error) {
 	if keep < 1 {
 		return nil, fmt.Errorf("%d versions cannot be kept: the trainer needs the newest; keep 1 or more", keep)
 	}
@@ -54,7 +63,7 @@ func PlanPruning(ctx context.Context, s *System, store *blobs.Directory, keep in
 	if mine == nil {
 		mine = NewPolicies(s.Config.Tenant)
 	}
-	why, err := s.reasonsToKeep(ctx, mine, keep)
+	why, err := s.reasonsToKeep(ctx, db, mine, keep)
 	if err != nil {
 		return nil, err
 	}
@@ -111,8 +120,8 @@ func (p *Pruning) prune(ctx context.Context, store *blobs.Directory, v *PolicyVe
 // from, the pinned one, those that an operator went back to or had computed again, and the one that an update under way starts from. A file that a version of any
 // tenant still needs stays. Doing it again, or after a crash in the middle, does what is left to do. Pins and rollbacks wait meanwhile, and see the result.
 func PrunePolicies(ctx context.Context, s *System, store *blobs.Directory, keep int) (out *Pruning, err error) {
-	err = s.lockPolicies(ctx, func(pgx.Tx) error {
-		if out, err = PlanPruning(ctx, s, store, keep); err != nil {
+	err = s.lockPolicies(ctx, func(tx pgx.Tx) error {
+		if out, err = s.planPruning(ctx, tx, store, keep); err != nil {
 			return err
 		}
 		for _, sum := range out.files {
@@ -136,7 +145,7 @@ func (s *System) lockPolicies(ctx context.Context, do func(tx pgx.Tx) error) err
 }
 
 // reasonsToKeep are those of the versions that stay, by id.
-func (s *System) reasonsToKeep(ctx context.Context, p *Policies, keep int) (map[string]string, error) {
+func (s *System) reasonsToKeep(ctx context.Context, db querier, p *Policies, keep int) (map[string]string, error) {
 	why := map[string]string{}
 	for id := range p.restored {
 		why[id] = "it was rolled back to"
@@ -146,7 +155,7 @@ func (s *System) reasonsToKeep(ctx context.Context, p *Policies, keep int) (map[
 		{"SELECT parent FROM updates WHERE tenant = $1 AND status = 'started'", "an update starts from it"},
 		{"SELECT version FROM policy_pins WHERE tenant = $1", "it is pinned"},
 	} {
-		rows, err := s.Postgres.Query(ctx, q.sql, s.Config.Tenant)
+		rows, err := db.Query(ctx, q.sql, s.Config.Tenant)
 		if err != nil {
 			return nil, fmt.Errorf("the versions that are in use: %w", err)
 		}
