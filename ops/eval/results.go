@@ -46,7 +46,7 @@ func (r RunResult) String() string {
 	if joint, ok := r.AlignedAt["joint"]; ok {
 		at = fmt.Sprintf("aligned at session %d", joint)
 	}
-	line := fmt.Sprintf("%s, seed %d: %s after %d sessions and %d updates", r.Arm, r.Seed, at, r.Sessions, r.Updates)
+	line := fmt.Sprintf("%s, seed %d: %s; sessions %d, updates %d", r.Arm, r.Seed, at, r.Sessions, r.Updates)
 	for _, persona := range slices.Sorted(maps.Keys(r.Replies["live"])) {
 		live, heldOut := r.Replies["live"][persona], r.Replies["held_out"][persona]
 		line += fmt.Sprintf("; %s %d of %d first replies", persona, live.Satisfied, live.N)

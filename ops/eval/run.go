@@ -108,6 +108,6 @@ func (l *live) whole(ctx context.Context, control bool) error {
 	if err != nil {
 		return err
 	}
-	l.tell("  %s %d  %s after %d sessions, %d updates; %.0f s: %s", l.run.Arm, l.run.Seed, end.outcome, end.sessions, len(l.pace.Learning.Now().Published), l.took.total().Seconds(), l.took)
+	l.tell("  %s %d  %s, sessions %d, updates %d; %.0f s: %s", l.run.Arm, l.run.Seed, end.outcome, end.sessions, len(l.pace.Learning.Now().Published), l.took.total().Seconds(), l.took)
 	return l.s.WaitStored(ctx)
 }

@@ -31,6 +31,8 @@ type live struct {
 	took  spent
 	// streaks by persona.
 	streaks []streak
+	// updates that were published up to the last session.
+	updates int
 }
 
 // streak is how many first replies in a row satisfied a persona.
@@ -139,7 +141,6 @@ func (l *live) session(ctx context.Context, i int) error {
 		return err
 	}
 	took[partSignals] += time.Since(signals)
-	before := len(l.pace.Learning.Now().Published)
 	waited, err := l.pace.Updated(ctx)
 	if err != nil {
 		return err
@@ -155,7 +156,9 @@ func (l *live) session(ctx context.Context, i int) error {
 	}
 	took.rest(time.Since(start))
 	l.took.add(took)
-	l.report(i, held, len(l.pace.Learning.Now().Published)-before, took)
+	published := len(l.pace.Learning.Now().Published)
+	l.report(i, held, published-l.updates, took)
+	l.updates = published
 	return nil
 }
 
@@ -172,7 +175,7 @@ func (l *live) report(i int, held []*personas.Session, updates int, took spent) 
 			fmt.Fprintf(&line, "(aligned at %d)", l.streaks[k].from)
 		}
 	}
-	l.tell("%s  %d updates  %.1f s: %s", line.String(), updates, took.total().Seconds(), took)
+	l.tell("%s  updates %d  %.1f s: %s", line.String(), updates, took.total().Seconds(), took)
 }
 
 // mark is a judgement in one character: satisfied, only the guard objects, or not what the persona wants.
