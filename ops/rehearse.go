@@ -268,7 +268,11 @@ func (r *rehearser) due(ctx context.Context) ([]rehearsedUser, bool, error) {
 	}
 	users := r.users()
 	key := hintsKey(hintIDs(users))
-	return users, key != "" && key != r.last, nil
+	if key == "" || key == r.last {
+		return nil, false, nil
+	}
+	pin, err := Pin(ctx, r.system) // what is learned would not be served, and the guard could not look at it
+	return users, err == nil && pin == "", err
 }
 
 // needless says why what is due is not rehearsed; empty: it is.
