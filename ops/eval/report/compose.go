@@ -20,7 +20,7 @@ func opening(r *Report, in Input) section {
 			"The measure is the session of the first of three satisfied first replies in a row: the form is right, and the guard lets the reply pass."),
 		{List: []string{
 			"Base model: " + words(func(run Run) string { return run.BaseModel }),
-			fmt.Sprintf("Arms: %s; %d runs, seeds %s", strings.Join(r.Arms, ", "), len(r.Runs), strings.Join(seedsOf(r), ", ")),
+			fmt.Sprintf("Arms: %s; runs: %d; seeds: %s", strings.Join(r.Arms, ", "), len(r.Runs), strings.Join(seedsOf(r), ", ")),
 			"Users at once: " + strings.Join(r.Personas, ", "),
 			fmt.Sprintf("Problems: the %s half; at most %s sessions", words(func(run Run) string { return run.Half }), words(func(run Run) string { return fmt.Sprint(run.Cap) })),
 			fmt.Sprintf("Intervals: 95 %%, percentile bootstrap over seeds, %d resamples, seed %d", resamples, r.Seed),
@@ -162,7 +162,7 @@ func rates(r *Report, phase, where string) []block {
 		blocks = append(blocks, tableOf(t))
 	}
 	for _, against := range []string{hybrid, frozen, control} {
-		if r.rateOf(phase, against, all) != nil {
+		if r.rateOf(phase, against, all) != nil && slices.ContainsFunc(r.Arms, func(arm string) bool { return arm != against }) {
 			blocks = append(blocks, tableOf(compared(r, phase, against, targets, "Satisfied, "+where+", arm minus "+against+" over the same seeds (above 0: the arm is better)")))
 		}
 	}

@@ -263,8 +263,12 @@ func barBest(r *Report, best string) Bar {
 }
 
 func barNew(r *Report, best string) Bar {
-	b := Bar{Bar: fmt.Sprintf("at least %.1f of the first replies to new problems satisfy, guard included", barHeldOut), Found: "no held-out check", Verdict: unmeasured}
-	if h := r.rateOf(heldOut, best, all); best != "" && h != nil {
+	b := Bar{Bar: fmt.Sprintf("at least %.1f of the first replies to new problems satisfy, guard included", barHeldOut), Found: "no arm that learns", Verdict: unmeasured}
+	if best == "" {
+		return b
+	}
+	b.Found = "best arm " + best + ": no held-out check"
+	if h := r.rateOf(heldOut, best, all); h != nil {
 		b.Found, b.Verdict = fmt.Sprintf("best arm %s: %s", best, share(h.Satisfied)), notMet
 		if h.Satisfied.Mean >= barHeldOut {
 			b.Verdict = met

@@ -18,7 +18,7 @@ func sessions(e *Estimate) string {
 	if e.Censored > 0 {
 		text = "≥ " + text
 	}
-	text += interval(e, "%.1f") + fmt.Sprintf(", n %d", e.N)
+	text += interval(e, "%.1f")
 	if e.Censored > 0 {
 		text += fmt.Sprintf(", %d not aligned", e.Censored)
 	}
@@ -38,14 +38,14 @@ func signed(e *Estimate) string {
 	if e == nil {
 		return "no seed in common"
 	}
-	return fmt.Sprintf("%+.2f", e.Mean) + interval(e, "%+.2f") + fmt.Sprintf(", n %d", e.N)
+	return fmt.Sprintf("%+.2f", e.Mean) + interval(e, "%+.2f")
 }
 
 func interval(e *Estimate, format string) string {
 	if e.Low == nil || e.High == nil {
 		return " (n = 1: no interval)"
 	}
-	return fmt.Sprintf(" ["+format+", "+format+"]", *e.Low, *e.High)
+	return fmt.Sprintf(" ["+format+", "+format+"], n %d", *e.Low, *e.High, e.N)
 }
 
 // part writes a share of k in n, and n.
