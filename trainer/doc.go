@@ -13,7 +13,7 @@
 //     policy answered, are left alone.
 //
 // Read first: loop.go (Loop: claim, minibatch, begin, update, publish), then loop_intake.go (which samples), update.go (Update.Run: one update as a pure
-// function), objective.go (Objective.Loss, one turn), loss.go and loss_directive.go. ledger.go is what survives; preset.go names good settings; publish.go
-// stores and loads weights; engine.go is what trainer/onnx implements; adapter.go is the LoRA. standardise.go (step rewards of a group) and loss_engine.go
-// (what external engines compute) stand apart.
+// function; update_trust.go bounds how far it goes), objective.go (Objective.Loss, one turn), loss.go, loss_directive.go and loss_forward_kl.go. ledger.go is what
+// survives; preset.go names good settings, and recipe_set.go changes single ones; publish.go stores and loads weights; engine.go is what trainer/onnx
+// implements; adapter.go is the LoRA. standardise.go (step rewards of a group) and loss_engine.go (what external engines compute) stand apart.
 package trainer
