@@ -61,7 +61,7 @@ func learning(seed uint64) *run {
 	return r
 }
 
-// standing still is a run of the arm frozen: twelve sessions, the student is satisfied once, nobody twice in a row.
+// still is a run of the arm frozen: twelve sessions, the student is satisfied once, nobody twice in a row.
 func still(seed uint64) *run {
 	r := begin("frozen", seed, 12, "student", "ta")
 	for s := uint32(1); s <= 12; s++ {
@@ -114,7 +114,7 @@ func threeSeeds() []*run {
 
 // Goal: the figures of a report are those of the events. Method: two arms and three seeds with known outcomes go through the real sink into a real
 // ClickHouse; each figure is compared with what one gets by hand. The Markdown is compared with the one that was read and found right.
-func TestGoldenReport(t *testing.T) {
+func TestReport(t *testing.T) {
 	r, markdown, page := written(t, threeSeeds()...)
 	checkAlignment(t, r)
 	checkHeldOut(t, r)
