@@ -12,8 +12,9 @@ const (
 	// guardTokens is the least length of a reply, repeatedMax the share of its word 3-grams that may be repetitions.
 	guardTokens = 20
 	repeatedMax = 0.2
-	// FluencyFloor is the least mean log-prob, in nats a token at temperature 1 under the base model, of a reply that counts. Of the base model's own replies
-	// to the personas about 2 in 100 are below it (docs/learning.md).
+	// FluencyFloor is the least mean log-prob, in nats a token at temperature 1 under the base model, of a reply that counts. The least likely of the base
+	// model's own replies to the personas are near -1, with a hint near -1.6 (docs/learning.md, section Personas), so that the floor stops only what the base
+	// model would hardly ever say.
 	FluencyFloor = -2.0
 )
 
