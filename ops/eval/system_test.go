@@ -133,7 +133,7 @@ func checkRun(t *testing.T, s *ops.System, r eval.RunResult) {
 	events := count(t, s, "SELECT count() FROM events WHERE tenant = ? AND kind = 'ReplyEvaluated'", r.Tenant)
 	rows := count(t, s, "SELECT count() FROM reply_evaluated WHERE tenant = ?", r.Tenant)
 	// A session's main turns are its judged replies and the reply to the last word.
-	turns := count(t, s, "SELECT count() - uniqExact(session) FROM turn_closed WHERE tenant = ?", r.Tenant)
+	turns := count(t, s, "SELECT toUInt64(count() - uniqExact(session)) FROM turn_closed WHERE tenant = ?", r.Tenant)
 	if judged < 4 || judged != turns || events != rows {
 		t.Errorf("%s: %d judged replies, %d turns; %d events, %d rows", r.Arm, judged, turns, events, rows)
 	}
