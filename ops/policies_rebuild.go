@@ -38,7 +38,7 @@ func (r RebuiltVersion) Same() bool {
 
 // RebuildPolicy computes a version again from the base model on: every update with the samples, the recipe and the seed that stand in the log and the history.
 // It compares the bytes of each version with what was published, and calls done after each. The same bytes
-// need the same model file, and a processor with the same vector instructions; the number of threads is the recorded one.
+// need the same model file, and a processor with the same vector instructions.
 func RebuildPolicy(ctx context.Context, s *System, p *Policies, v *PolicyVersion, done func(RebuiltVersion)) error {
 	return s.rebuild(ctx, p, v, nil, done)
 }
@@ -87,30 +87,22 @@ func (s *System) rebuild(ctx context.Context, p *Policies, v *PolicyVersion, int
 
 // rebuilding is how far a version is computed again.
 type rebuilding struct {
-	system *System
-	// engine and its number of threads; nil before the first update.
-	engine  *trainEngine
-	threads int
+	system  *System
+	engine  *trainEngine // nil before the first update
 	adapter *trainer.Adapter
 	moments *trainer.Moments
 }
 
-// update computes the next update, on an engine such as the one that it was computed on first.
+// update computes the next update.
 func (r *rebuilding) update(ctx context.Context, made *PolicyVersion, samples map[string]*schemas.SampleAssembled) error {
 	recipe, err := trainer.DecodeRecipe(string(made.Objective))
 	if err != nil {
 		return err
 	}
-	threads, known := engineThreads(made.Engine)
-	if !known {
-		threads = r.system.Config.Train.threads()
-	}
-	if r.engine == nil || r.threads != threads {
-		r.close()
-		if r.engine, err = r.system.newTrainEngine(ctx, recipe, threads); err != nil {
+	if r.engine == nil {
+		if r.engine, err = r.system.newTrainEngine(ctx, recipe); err != nil {
 			return err
 		}
-		r.threads = threads
 	}
 	if r.adapter == nil {
 		r.adapter = trainer.NewAdapter(r.engine.Layers(), recipe.Rank, recipe.Alpha)

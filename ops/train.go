@@ -36,7 +36,7 @@ type TrainConfig struct {
 	Rank         int
 	Alpha        float64
 	LearningRate float64
-	// Threads of the engine; 0: one a processor. The weights depend on it in their last bits.
+	// Threads of the engine; 0: one a processor. The weights do not depend on it.
 	Threads int
 	Seed    uint64
 	// MaxTokens of one sample, prompt included. Default 1,024.
@@ -83,7 +83,7 @@ func (c TrainConfig) Loop(tenant, baseModel string) (trainer.LoopConfig, error) 
 		return trainer.LoopConfig{}, fmt.Errorf("--train-set: %w", err)
 	}
 	l := trainer.LoopConfig{
-		Tenant: tenant, Recipe: r, EngineName: engineName(c.threads()), Seed: c.Seed, Batch: batch, Wait: c.Wait, Schedule: schedule,
+		Tenant: tenant, Recipe: r, EngineName: TrainONNX, Seed: c.Seed, Batch: batch, Wait: c.Wait, Schedule: schedule,
 		PerSession: c.PerSession, PerUser: c.PerUser, MaxStaleness: c.MaxStaleness,
 	}
 	return l, l.Validate()
@@ -135,7 +135,7 @@ func runTrain(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	engine, err := s.newTrainEngine(ctx, cfg.Recipe, s.Config.Train.threads())
+	engine, err := s.newTrainEngine(ctx, cfg.Recipe)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ type trainEngine struct {
 var _ trainer.Engine = (*trainEngine)(nil)
 
 // newTrainEngine reads the shape of the recipe's model, and no more.
-func (s *System) newTrainEngine(ctx context.Context, r trainer.Recipe, threads int) (*trainEngine, error) {
+func (s *System) newTrainEngine(ctx context.Context, r trainer.Recipe) (*trainEngine, error) {
 	if own := s.Config.BaseModel(); own != r.BaseModel {
 		return nil, fmt.Errorf("the model is %s and not %s: name its file with --policy-model, which the default model does not need", r.BaseModel, own)
 	}
@@ -45,7 +45,7 @@ func (s *System) newTrainEngine(ctx context.Context, r trainer.Recipe, threads i
 		}
 		return onnx.Start(ctx, onnx.ChildConfig{
 			Library: filepath.Join(store.Dir(assets.ONNXRuntime), assets.ONNXRuntimeFile), Model: model,
-			Config: onnx.Config{Rank: r.Rank, Alpha: r.Alpha, Threads: threads},
+			Config: onnx.Config{Rank: r.Rank, Alpha: r.Alpha, Threads: s.Config.Train.threads()},
 		}, s.Telemetry.Logger)
 	}}
 	if e.layers, e.vocabulary, err = onnx.Shape(model); err != nil {
@@ -97,16 +97,4 @@ func (c TrainConfig) threads() int {
 		return runtime.NumCPU()
 	}
 	return c.Threads
-}
-
-// engineFormat is how UpdateStarted names the engine: all of it on which the weights depend, beside the recipe.
-const engineFormat = TrainONNX + " threads=%d"
-
-// engineName is the embedded engine's with so many threads.
-func engineName(threads int) string { return fmt.Sprintf(engineFormat, threads) }
-
-// engineThreads reads an engineName; not ok: it does not say them.
-func engineThreads(name string) (threads int, ok bool) {
-	_, err := fmt.Sscanf(name, engineFormat, &threads)
-	return threads, err == nil && threads > 0
 }

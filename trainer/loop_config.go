@@ -17,7 +17,7 @@ type LoopConfig struct {
 	Tenant string
 	// Recipe of every update that is begun from now on.
 	Recipe Recipe
-	// EngineName stands in UpdateStarted: all of the engine on which the bytes of an update depend, such as its number of threads.
+	// EngineName stands in UpdateStarted: all of the engine on which the bytes of an update depend.
 	EngineName string
 	// Seed of the adapter before the first update.
 	Seed uint64

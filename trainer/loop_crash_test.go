@@ -299,13 +299,13 @@ func TestLoopOtherEngine(t *testing.T) {
 	r.deps.Engine = &failing{r.engine, math.MaxInt}
 	r.samples(0, 8)
 	r.run(schemas.TopicPolicies, func(events []schemas.Event) bool { return len(events) == 1 })
-	r.cfg.EngineName, r.deps.Engine = "onnx threads=9", r.engine
+	r.cfg.EngineName, r.deps.Engine = "other", r.engine
 	r.run(schemas.TopicPolicies, publishedCount(1))
 	events := r.events(schemas.TopicPolicies)
 	if got := strings.Join(kindsOf(events), " "); got != "UpdateStarted UpdateSkipped UpdateStarted PolicyPublished" {
 		t.Fatalf("the log holds %s", got)
 	}
-	if s, _ := events[1].Payload.(*schemas.UpdateSkipped); !strings.Contains(s.GetReason(), `on the engine "onnx", and the trainer was started again with "onnx threads=9"`) {
+	if s, _ := events[1].Payload.(*schemas.UpdateSkipped); !strings.Contains(s.GetReason(), `on the engine "onnx", and the trainer was started again with "other"`) {
 		t.Errorf("the reason is %q", s.GetReason())
 	}
 }

@@ -13,8 +13,8 @@
 //
 // The engine runs in a child process of low priority, which holds the weights: an abort in native code fails one call.
 //
-// Invariants: the same inputs give the same bytes, whatever is kept, in the process and in the child. Memory is bounded (Engine says by what).
+// Invariants: the same inputs give the same bytes, whatever is kept, on any number of threads, in the process and in the child. Memory is bounded (Engine says by what).
 //
 // Read first: process.go (the parent's side), child.go, engine.go (log-probs and gradient), pass.go (block after block), model.go (the graphs), pack.go
-// (sequences to inputs).
+// (sequences to inputs), parallel.go (several packs at once).
 package onnx
