@@ -143,13 +143,13 @@ SELECT r.arm AS arm, uniqExact(r.tenant) AS runs, count() AS rehearsals, avg(len
 FROM rehearsal_ended AS e INNER JOIN evaluation_runs AS r ON r.tenant = e.tenant
 WHERE has(these, e.tenant) GROUP BY arm ORDER BY arm`}
 
-	// The base model answers in the frozen arm and as the control; one seed's same problem counts once.
+	// The base model answers in the frozen arm and as the control; one seed's same problem counts once, and as satisfied when all its replies were.
 	queryChance = Query{"chance", `
 WITH [{tenants}] AS these
 SELECT persona, countIf(satisfied) AS satisfied, count() AS replies
 FROM
 (
-    SELECT persona, seed, phase IN ('held_out', 'held_out_control') AS held_out, session_index, any(satisfied) AS satisfied
+    SELECT persona, seed, phase IN ('held_out', 'held_out_control') AS held_out, session_index, min(satisfied) AS satisfied
     FROM evaluation_first_replies WHERE has(these, tenant) AND policy_version = 'base' AND (arm = 'frozen' OR phase IN ('control', 'held_out_control'))
     GROUP BY persona, seed, held_out, session_index
 )
