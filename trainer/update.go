@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/nextstate-rl/nextstate/schemas"
 )
@@ -80,26 +81,48 @@ func (u Update) epoch(ctx context.Context, engine Engine, parts []part, out *Upd
 // microTokens bounds the tokens that an engine gets at once: of so many it can keep what the forward pass computed until their gradient is asked for.
 const microTokens = 1024
 
-// part of the minibatch: from is the place of its first sample.
+// part of the minibatch, with the places of its samples there.
 type part struct {
-	from      int
+	places    []int
 	examples  []*example
 	sequences []Sequence
 }
 
-// parts cuts the minibatch.
+// parts cuts the minibatch. Sequences that begin alike, such as the turns of a conversation, stand together: an engine may compute what they have in common once.
 func (u Update) parts() (parts []part, err error) {
-	examples, sequences, err := u.examples()
+	examples, err := u.examples()
 	if err != nil {
 		return nil, err
 	}
-	for from, to := 0, 0; from < len(examples); from = to {
-		for tokens := 0; to < len(examples) && (to == from || tokens+len(sequences[to].Tokens) <= microTokens); to++ {
-			tokens += len(sequences[to].Tokens)
+	order := make([]int, len(examples))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return slices.Compare(examples[a].sequence.Tokens, examples[b].sequence.Tokens) })
+	var before []uint32
+	tokens := 0
+	for _, place := range order {
+		e := examples[place]
+		more := len(e.sequence.Tokens) - shared(before, e.sequence.Tokens)
+		if len(parts) == 0 || tokens+more > microTokens {
+			parts, tokens, more = append(parts, part{}), 0, len(e.sequence.Tokens)
 		}
-		parts = append(parts, part{from, examples[from:to], sequences[from:to]})
+		p := &parts[len(parts)-1]
+		p.places, p.examples, p.sequences = append(p.places, place), append(p.examples, e), append(p.sequences, e.sequence)
+		before, tokens = e.sequence.Tokens, tokens+more
 	}
 	return parts, nil
+}
+
+// shared is how many tokens a and b begin with alike.
+func shared(a, b []uint32) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
 }
 
 // accumulate adds the gradient of a part's losses to grad. No loss looks at another sample.
@@ -122,10 +145,10 @@ func (u Update) accumulate(ctx context.Context, engine Engine, a *Adapter, p par
 		}
 		loss, err := u.Objective.Loss(&e.turn, e.lookup(current[n]))
 		if err != nil {
-			return fmt.Errorf("sample %d: %w", p.from+n, err)
+			return fmt.Errorf("sample %d: %w", p.places[n], err)
 		}
 		if math.IsNaN(loss.Loss) || math.IsInf(loss.Loss, 0) {
-			return fmt.Errorf("the loss of sample %d is %v: %w", p.from+n, loss.Loss, ErrNotFinite)
+			return fmt.Errorf("the loss of sample %d is %v: %w", p.places[n], loss.Loss, ErrNotFinite)
 		}
 		coef[n] = e.coefficients(loss, 1/m.samples)
 		m.add(e, loss, current[n], entropy[n], u.Objective)
@@ -134,12 +157,12 @@ func (u Update) accumulate(ctx context.Context, engine Engine, a *Adapter, p par
 }
 
 // examples checks the samples and lays them out with rows of one width.
-func (u Update) examples() (examples []*example, sequences []Sequence, err error) {
+func (u Update) examples() (examples []*example, err error) {
 	width := 0
 	for n, s := range u.Samples {
 		e, err := u.Admission.example(s, u.Objective)
 		if err != nil {
-			return nil, nil, fmt.Errorf("sample %d, turn %s: %w", n, s.GetTurnId(), err)
+			return nil, fmt.Errorf("sample %d, turn %s: %w", n, s.GetTurnId(), err)
 		}
 		width = max(width, e.width())
 		examples = append(examples, e)
@@ -149,9 +172,8 @@ func (u Update) examples() (examples []*example, sequences []Sequence, err error
 	}
 	for _, e := range examples {
 		e.pad(width)
-		sequences = append(sequences, e.sequence)
 	}
-	return examples, sequences, nil
+	return examples, nil
 }
 
 // observe fills in the old policy's log-probs, which are those of the first forward pass.

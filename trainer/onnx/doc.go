@@ -9,7 +9,7 @@
 // The graph is that of one block, run once for each: weights and adapters are its inputs. What the forward pass hands to the backward pass lies in our memory,
 // so Gradient after Logprobs of the same sequences computes no linear layer twice. The head, whose logits are the largest matrix, takes some rows at a time.
 //
-// Sequences are packed: one run holds several, one after the other, and the mask keeps them apart. One graph serves every length.
+// Sequences are packed: one run holds several, one after the other, and the mask keeps them apart; what several begin with is there once. One graph serves every length.
 //
 // The engine runs in a child process of low priority, which holds the weights: an abort in native code fails one call.
 //

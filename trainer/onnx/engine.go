@@ -18,7 +18,8 @@ type Config struct {
 	Alpha float64
 	// Threads are the packs that are computed at once. The result does not depend on it, the memory does.
 	Threads int
-	// PackTokens bounds the tokens of one run, and with them the memory; a longer sequence runs alone. Default 256: more is no faster, as attention looks at all pairs of a pack.
+	// PackTokens bounds the tokens of one run, and with them the memory; a longer sequence runs alone, and those that begin alike may be three times as many. Default 256: more
+	// is no faster, as attention looks at all pairs of a pack.
 	PackTokens int
 	// KeepBytes bounds what Logprobs keeps for a Gradient of the same sequences with the same adapter, which then spares a forward pass: for SmolLM2-135M 0.6 MB a token.
 	// What does not fit is computed again. Default 768 MiB.

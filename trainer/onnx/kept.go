@@ -14,9 +14,9 @@ type kept struct {
 }
 
 type keptPack struct {
-	ids []uint32  // of its tokens
-	cos []float32 // of their positions: where one sequence ends and another begins
-	x   []float32
+	ids    []uint32 // of its tokens
+	before []int    // which follows which
+	x      []float32
 }
 
 // begin forgets everything; what is kept from now on belongs to a.
@@ -70,13 +70,13 @@ func sized(buffer *[]float32, n int) []float32 {
 
 // add keeps the states of a pack, now that they are filled in.
 func (k *kept) add(p *packed, x []float32) {
-	k.packs = append(k.packs, keptPack{p.ids, p.cos, x})
+	k.packs = append(k.packs, keptPack{p.ids, p.before, x})
 }
 
 // find gives what is kept of the same pack.
 func (k *kept) find(p *packed) ([]float32, bool) {
 	for _, have := range k.packs {
-		if slices.Equal(have.ids, p.ids) && slices.Equal(have.cos, p.cos) {
+		if slices.Equal(have.ids, p.ids) && slices.Equal(have.before, p.before) {
 			return have.x, true
 		}
 	}

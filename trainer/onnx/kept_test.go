@@ -90,6 +90,64 @@ func TestThreads(t *testing.T) {
 	}
 }
 
+// TestCommonBeginnings: sequences that begin alike, which are computed together, give what each gives alone. Method: conversations of several turns whose prompts are
+// beginnings of later ones, with and without the replies in between, two branches of one, the same sequence twice and one that is a beginning of the other,
+// in random order and at two temperatures; log-probs, entropies and gradients against those of one call a sequence.
+func TestCommonBeginnings(t *testing.T) {
+	lib, file := library(t), tiny(t, true)
+	e, err := onnx.Open(lib, file, onnx.Config{Rank: 2, Alpha: 3, Threads: 2, PackTokens: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	r := rand.New(rand.NewPCG(10, 11))
+	a := randomAdapter(e, 2, 3, r)
+	for round := range 8 {
+		long, _ := sequences(r, 30, 30)
+		var list []trainer.Sequence
+		for _, s := range []struct{ of, end, prompt, branch int }{{0, 30, 20, 0}, {0, 20, 12, 0}, {0, 12, 4, 0}, {0, 25, 22, 18}, {0, 12, 4, 0}, {1, 9, 3, 0}, {1, 30, 28, 0}, {0, 3, 1, 0}} {
+			q := trainer.Sequence{Tokens: slices.Clone(long[s.of].Tokens[:s.end]), Prompt: s.prompt, Temperature: []float64{1, 0.6}[round%2]}
+			if s.branch > 0 { // another way from here on
+				q.Tokens[s.branch] = q.Tokens[s.branch]%7 + 1
+			}
+			for range q.Response() {
+				q.Wanted = append(q.Wanted, []uint32{uint32(r.IntN(7)), uint32(7 + r.IntN(7))})
+			}
+			list = append(list, q)
+		}
+		if round < 4 {
+			r.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+		} else {
+			slices.SortFunc(list, func(a, b trainer.Sequence) int { return slices.Compare(a.Tokens, b.Tokens) })
+		}
+		coef := make([][][]float64, len(list))
+		for i, q := range list {
+			for range q.Response() {
+				coef[i] = append(coef[i], []float64{r.NormFloat64(), r.NormFloat64()})
+			}
+		}
+		together, sum := ask(t, e, a, list, coef), a.Zero()
+		for i := range list {
+			alone := ask(t, e, a, list[i:i+1], coef[i:i+1])
+			sum.Add(alone.Gradient)
+			for row := range alone.Logprobs[0] {
+				for k, v := range append(slices.Clone(alone.Logprobs[0][row]), alone.Entropy[0][row]) {
+					have := append(slices.Clone(together.Logprobs[i][row]), together.Entropy[i][row])[k]
+					if d := math.Abs(float64(v - have)); !(d < 1e-4) {
+						t.Fatalf("round %d, sequence %d, row %d: %v alone, %v together", round, i, row, v, have)
+					}
+				}
+			}
+		}
+		norm := sum.Norm()
+		sum.Scale(-1)
+		sum.Add(together.Gradient)
+		if d := sum.Norm(); !(d < 1e-4*norm) || norm == 0 {
+			t.Errorf("round %d: the gradients differ by %v of %v", round, d, norm)
+		}
+	}
+}
+
 // TestManyRows: a response of more rows than the head takes at once is the sum of its parts. Method: one long sequence, and the same cut in two: the first part ends in the
 // middle, and the second has it all as its prompt but for its end. What comes later changes nothing before it.
 func TestManyRows(t *testing.T) {

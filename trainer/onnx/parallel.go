@@ -16,10 +16,10 @@ import (
 type run struct {
 	at        int
 	sequences []trainer.Sequence
-	tokens    int // inputs of the graph: all tokens but the last of each sequence
+	tokens    int // inputs of the graph: all tokens but the last of each sequence, and what several have in common once
 }
 
-// runs checks the sequences and puts as many into a pack as PackTokens allows, in order.
+// runs checks the sequences and puts as many into a pack as PackTokens allows, in order: more where most of a sequence is there already.
 func (e *Engine) runs(sequences []trainer.Sequence) (list []run, err error) {
 	wanted := 0
 	for i, s := range sequences {
@@ -30,16 +30,27 @@ func (e *Engine) runs(sequences []trainer.Sequence) (list []run, err error) {
 			return nil, fmt.Errorf("sequence %d: %w", i, err)
 		}
 	}
-	for at, packed := 0, 0; at < len(sequences); at++ {
-		s := sequences[at]
-		if n := len(list); n == 0 || packed+len(s.Tokens) > e.cfg.PackTokens {
-			list, packed = append(list, run{at: at}), 0
+	for at, s := range sequences {
+		whole := len(s.Tokens) - 1
+		if n := len(list); n > 0 {
+			last, more := &list[n-1], whole-common(sequences[at-1], s)
+			most := e.cfg.PackTokens
+			if 2*more <= whole {
+				most *= sharedPack
+			}
+			if last.tokens+more <= most {
+				last.sequences, last.tokens = sequences[last.at:at+1], last.tokens+more
+				continue
+			}
 		}
-		last := &list[len(list)-1]
-		last.sequences, last.tokens, packed = sequences[last.at:at+1], last.tokens+len(s.Tokens)-1, packed+len(s.Tokens)
+		list = append(list, run{at, sequences[at : at+1], whole})
 	}
 	return list, nil
 }
+
+// sharedPack is how many times PackTokens a pack may have as long as a further sequence adds less than half of its tokens: computing these twice costs more than
+// attention's look at all pairs.
+const sharedPack = 3
 
 // parallel calls do for 0 to n-1 in as many goroutines as the engine has threads, each begun in order. worker is a number of its own for each goroutine.
 func (e *Engine) parallel(ctx context.Context, n int, do func(ctx context.Context, worker, i int) error) error {

@@ -127,7 +127,10 @@ func (e *Engine) scoreBack(ctx context.Context, p *packed, last, coef []float32)
 			return nil, err
 		}
 		for i, r := range p.rowIndex[c.from:c.to] {
-			copy(d[r*hidden:(r+1)*hidden], rows[i*hidden:])
+			to, from := d[r*hidden:(r+1)*hidden], rows[i*hidden:(i+1)*hidden]
+			for j, v := range from { // two sequences may score the same row
+				to[j] += v
+			}
 		}
 	}
 	return d, nil
