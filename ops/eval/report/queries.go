@@ -141,7 +141,7 @@ SELECT r.arm AS arm, uniqExact(r.tenant) AS runs, count() AS rehearsals, avg(len
     avgIf(e.guard_before, isFinite(e.guard_before)) AS guard_before, avgIf(e.guard_after, isFinite(e.guard_after)) AS guard_after,
     countIf(e.guard_after < e.guard_before) AS guard_fell, countIf(e.from_version = e.to_version) AS without_update
 FROM rehearsal_ended AS e INNER JOIN evaluation_runs AS r ON r.tenant = e.tenant
-WHERE has(these, e.tenant) GROUP BY arm ORDER BY arm`}
+WHERE has(these, e.tenant) AND notEmpty(e.sample_ids) GROUP BY arm ORDER BY arm`}
 
 	// The base model answers in the frozen arm and as the control; one seed's same problem counts once, and as satisfied when all its replies were.
 	queryChance = Query{"chance", `
