@@ -25,7 +25,7 @@ func Gateway(ctx context.Context, e *Env) (results []Result, err error) {
 	if _, err := raiseFiles(); err != nil {
 		return nil, err
 	}
-	up, err := e.helper(childSpec{Role: "stub", Drip: streamDrip})
+	up, err := e.helper(childSpec{Role: "upstream", Drip: streamDrip})
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ func (b *gatewayBench) saturated(ctx context.Context, stream bool) (Result, erro
 	}
 	ours, theirs := median(costs[b.ours][1:]), median(costs[b.theirs][1:])
 	return r.higher(name, "requests/s", map[string]any{
-		"form": form(stream), "connections": gatewayConnections, "stub_tokens": stubTokens, "stub_tokens_a_write": stubBurst, "goal_ratio": 20,
+		"form": form(stream), "connections": gatewayConnections, "upstream_tokens": instantTokens, "upstream_tokens_a_write": instantBurst, "goal_ratio": 20,
 		"cpu_ms_per_request": ours, "baseline_cpu_ms_per_request": theirs, "cpu_per_request_ratio": theirs / ours,
 		"baseline_is": "FastAPI and one shared httpx.AsyncClient on uvicorn: ops/bench/proxy",
 	}), nil

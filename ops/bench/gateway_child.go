@@ -31,12 +31,12 @@ const helperName = "nextstate-bench"
 
 // childSpec is the argument of such a process.
 type childSpec struct {
-	// Role is "stub" or "gateway".
+	// Role is "upstream" or "gateway".
 	Role string `json:"role"`
 	// Upstream of a gateway, and the folder of its spool.
 	Upstream string `json:"upstream,omitempty"`
 	Dir      string `json:"dir,omitempty"`
-	// Drip is the time between two tokens of the stub's endless streams.
+	// Drip is the time between two tokens of the upstream's endless streams.
 	Drip time.Duration `json:"drip,omitempty"`
 }
 
@@ -75,20 +75,20 @@ func runChild(arg string) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
-	if spec.Role == "stub" {
-		return runStub(ctx, spec)
+	if spec.Role == "upstream" {
+		return runInstant(ctx, spec)
 	}
 	return runGateway(ctx, spec)
 }
 
-func runStub(ctx context.Context, spec childSpec) error {
+func runInstant(ctx context.Context, spec childSpec) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	fmt.Println(l.Addr())
 	context.AfterFunc(ctx, func() { os.Exit(0) }) // its streams never end
-	return newStub(spec.Drip).serve(l)
+	return newInstant(spec.Drip).serve(l)
 }
 
 // runGateway serves with recording on: every event is in the spool's files before its answer ends, and drains into a log that acknowledges at

@@ -53,11 +53,11 @@ func (a *agent) next(path string) []byte {
 		a.said.Reset()
 		fmt.Fprintf(&a.said, `{"role":"system","content":"You are a careful assistant for a team that runs many small services. %s"}`, strings.Repeat("Answer in short sentences. ", 12))
 	} else {
-		fmt.Fprintf(&a.said, `,{"role":"assistant","content":"%s"}`, strings.Repeat(" word", stubTokens))
+		fmt.Fprintf(&a.said, `,{"role":"assistant","content":"%s"}`, strings.Repeat(" word", instantTokens))
 	}
 	a.turn++
 	fmt.Fprintf(&a.said, `,{"role":"user","content":"This is message %d of conversation %d of agent %s: please look at the logs of the last hour and tell me what changed."}`, a.turn, a.talk, a.name)
-	length := len(`{"model":"stub","temperature":0.7,"messages":[]}`) + a.said.Len()
+	length := len(`{"model":"upstream","temperature":0.7,"messages":[]}`) + a.said.Len()
 	tail := `]}`
 	if a.stream {
 		tail = `],"stream":true}`
@@ -66,7 +66,7 @@ func (a *agent) next(path string) []byte {
 	a.out = append(a.out[:0], "POST "+path+" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAuthorization: Bearer sk-bench-"...)
 	a.out = append(a.out, a.name+"\r\nUser-Agent: bench\r\nContent-Length: "...)
 	a.out = strconv.AppendInt(a.out, int64(length), 10)
-	a.out = append(a.out, "\r\n\r\n{\"model\":\"stub\",\"temperature\":0.7,\"messages\":["...)
+	a.out = append(a.out, "\r\n\r\n{\"model\":\"upstream\",\"temperature\":0.7,\"messages\":["...)
 	a.out = append(append(a.out, a.said.String()...), tail...)
 	return a.out
 }

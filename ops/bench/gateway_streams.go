@@ -218,7 +218,7 @@ func inferenceTurn(ctx context.Context, book *sessions.Book, raw []json.RawMessa
 		return err
 	}
 	return x.Finish(ctx, 0, &schemas.ActionTaken{
-		Response: &schemas.Message{Role: schemas.Role_ROLE_ASSISTANT, Parts: textPart("an answer")}, Model: "stub",
+		Response: &schemas.Message{Role: schemas.Role_ROLE_ASSISTANT, Parts: textPart("an answer")}, Model: "upstream",
 	}, nil)
 }
 

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// stub is an upstream that answers at once: HTTP/1.1 by hand with answers made beforehand, so that what is measured is the gateway. It tells by
+// instant is an upstream that answers at once: HTTP/1.1 by hand with answers made beforehand, so that what is measured is the gateway. It tells by
 // the request's path what is wanted: /v1/chat/completions answers as the body asks, /drip/v1/chat/completions streams for ever.
-type stub struct {
+type instant struct {
 	whole []byte
 	// writes are those of a stream: the head, then some tokens at a time, as an engine that is asked by many at once sends them.
 	writes [][]byte
@@ -24,36 +24,36 @@ type stub struct {
 	drip   time.Duration
 }
 
-// A stubbed answer has stubTokens pieces of text, of which stubBurst go into one write.
+// An answer has instantTokens pieces of text, of which instantBurst go into one write.
 const (
-	stubTokens = 64
-	stubBurst  = 8
+	instantTokens = 64
+	instantBurst  = 8
 )
 
-func newStub(drip time.Duration) *stub {
-	s := &stub{drip: drip}
-	body := `{"id":"chatcmpl-stub","object":"chat.completion","created":1700000000,"model":"stub","choices":[{"index":0,"message":{"role":"assistant","content":"` +
-		strings.Repeat(" word", stubTokens) + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":200,"completion_tokens":64,"total_tokens":264}}`
+func newInstant(drip time.Duration) *instant {
+	s := &instant{drip: drip}
+	body := `{"id":"chatcmpl-instant","object":"chat.completion","created":1700000000,"model":"upstream","choices":[{"index":0,"message":{"role":"assistant","content":"` +
+		strings.Repeat(" word", instantTokens) + `"},"finish_reason":"stop"}],"usage":{"prompt_tokens":200,"completion_tokens":64,"total_tokens":264}}`
 	s.whole = fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	s.writes = append(s.writes, []byte("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"))
-	token := chunked(stubPiece(" word", "null"))
-	for range stubTokens / stubBurst {
-		s.writes = append(s.writes, bytes.Repeat(token, stubBurst))
+	token := chunked(instantPiece(" word", "null"))
+	for range instantTokens / instantBurst {
+		s.writes = append(s.writes, bytes.Repeat(token, instantBurst))
 	}
-	s.writes = append(s.writes, slices.Concat(chunked(stubPiece("", `"stop"`)), chunked("data: [DONE]\n\n"), []byte("0\r\n\r\n")))
+	s.writes = append(s.writes, slices.Concat(chunked(instantPiece("", `"stop"`)), chunked("data: [DONE]\n\n"), []byte("0\r\n\r\n")))
 	s.token = token
 	return s
 }
 
-func stubPiece(text, finish string) string {
-	return `data: {"id":"chatcmpl-stub","object":"chat.completion.chunk","created":1700000000,"model":"stub","choices":[{"index":0,"delta":{"content":"` +
+func instantPiece(text, finish string) string {
+	return `data: {"id":"chatcmpl-instant","object":"chat.completion.chunk","created":1700000000,"model":"upstream","choices":[{"index":0,"delta":{"content":"` +
 		text + `"},"logprobs":null,"finish_reason":` + finish + "}]}\n\n"
 }
 
 func chunked(s string) []byte { return fmt.Appendf(nil, "%x\r\n%s\r\n", len(s), s) }
 
 // serve answers until the listener is closed. Each connection has a goroutine, which ends with it.
-func (s *stub) serve(l net.Listener) error {
+func (s *instant) serve(l net.Listener) error {
 	var open sync.WaitGroup
 	for {
 		c, err := l.Accept()
@@ -72,7 +72,7 @@ func (s *stub) serve(l net.Listener) error {
 }
 
 // converse answers the requests of one connection.
-func (s *stub) converse(c net.Conn) error {
+func (s *instant) converse(c net.Conn) error {
 	in := bufio.NewReaderSize(c, 2048)
 	var body []byte
 	for {
@@ -105,7 +105,7 @@ func (s *stub) converse(c net.Conn) error {
 }
 
 // trickle sends a token now and then until the client leaves.
-func (s *stub) trickle(c net.Conn) error {
+func (s *instant) trickle(c net.Conn) error {
 	if _, err := c.Write(s.writes[0]); err != nil {
 		return err
 	}
