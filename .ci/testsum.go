@@ -54,8 +54,12 @@ func main() {
 				} else {
 					broken = true
 				}
-				for _, o := range output[key] {
-					fmt.Print(o)
+				for of, lines := range output {
+					// A process that dies, or that the time limit ends, fails as a package: what its running tests said tells why.
+					if of == key || e.Test == "" && strings.HasPrefix(of, key) {
+						fmt.Print(strings.Join(lines, ""))
+						delete(output, of)
+					}
 				}
 			}
 		}
