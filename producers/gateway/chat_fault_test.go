@@ -178,7 +178,10 @@ func TestStuckReader(t *testing.T) {
 	s := serve(t, p, func(c *gateway.Config, _ *gateway.Deps) { c.WriteTimeout = 50 * time.Millisecond })
 	conn := s.raw(t, len(streamed), streamed)
 	<-left
-	for len(s.actions(t)) == 0 {
+	for deadline := time.Now().Add(time.Minute); len(s.actions(t)) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the turn was not recorded")
+		}
 	}
 	if a := s.actions(t)[0]; a.GetFinishReason() != schemas.FinishReason_FINISH_REASON_ABORTED {
 		t.Errorf("turn %v", a)
