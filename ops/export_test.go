@@ -1,7 +1,4 @@
 package ops
 
-// ParsePrompt reads one line of --rehearse-prompts, and GuardReply is the guard of a rehearsal.
-var (
-	ParsePrompt = parsePrompt
-	GuardReply  = guardReply
-)
+// ParsePrompt reads one line of --rehearse-prompts.
+var ParsePrompt = parsePrompt

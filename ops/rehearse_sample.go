@@ -5,15 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/nextstate-rl/nextstate/ops/guard"
 	"github.com/nextstate-rl/nextstate/ops/policy"
 	"github.com/nextstate-rl/nextstate/processors"
 	"github.com/nextstate-rl/nextstate/producers/gateway"
@@ -26,8 +25,6 @@ const (
 	// slotAttempts is how often a reply to a prompt is sampled until the guard lets one pass; slotsPerSample bounds the prompts that are tried for one sample.
 	slotAttempts   = 3
 	slotsPerSample = 2
-	// repeatedShare is the share of word 3-grams that may be repetitions.
-	repeatedShare = 0.2
 	// engineAttempts is how often a busy engine is asked.
 	engineAttempts = 8
 )
@@ -87,7 +84,7 @@ func (r *rehearser) sample(ctx context.Context, s slot, id string) (*schemas.Sam
 		if err != nil {
 			return nil, passOver(err)
 		}
-		if guardReply(textOf(reply.Response), len(reply.Tokens.GetResponseIds()), least) != "" {
+		if guard.Form(textOf(reply.Response), len(reply.Tokens.GetResponseIds()), least) != "" {
 			continue
 		}
 		return r.taught(ctx, s, messages, reply)
@@ -141,7 +138,7 @@ func (r *rehearser) share(ctx context.Context, held []prompt, version string) (f
 			if err != nil {
 				return passOver(err)
 			}
-			if guardReply(textOf(reply.Response), len(reply.Tokens.GetResponseIds()), r.cfg.MinTokens) == "" {
+			if guard.Form(textOf(reply.Response), len(reply.Tokens.GetResponseIds()), r.cfg.MinTokens) == "" {
 				passed[i] = 1
 			}
 			return nil
@@ -209,38 +206,6 @@ func passOver(err error) error {
 		return nil
 	}
 	return err
-}
-
-var refusing = regexp.MustCompile(`(?i)\b(?:i(?: am|'m)? (?:sorry|unable|not able)|i (?:cannot|can't|can not|won't|will not)|as an ai\b|as a language model)`)
-
-// guardReply says why a reply is not fit to be learned; empty: it is. It looks at the form alone: too short, repeating itself, or a refusal.
-func guardReply(text string, tokens, least int) string {
-	words := strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
-	switch {
-	case tokens < least || len(words) == 0:
-		return fmt.Sprintf("only %d tokens", tokens)
-	case repeats(words) >= repeatedShare:
-		return "repeats itself"
-	case refusing.MatchString(strings.ReplaceAll(text, "’", "'")):
-		return "a refusal"
-	}
-	return ""
-}
-
-// repeats is the share of the 3-grams of words that stood before.
-func repeats(words []string) float64 {
-	if len(words) < 3 {
-		return 0
-	}
-	seen, again := map[[3]string]bool{}, 0
-	for i := range len(words) - 2 {
-		g := [3]string(words[i : i+3])
-		if seen[g] {
-			again++
-		}
-		seen[g] = true
-	}
-	return float64(again) / float64(len(words)-2)
 }
 
 // textOf is the text of a message.

@@ -416,23 +416,3 @@ func TestRehearseSettings(t *testing.T) {
 		}
 	}
 }
-
-// TestGuardReply states which replies are fit to be learned. Method: replies by hand.
-func TestGuardReply(t *testing.T) {
-	for text, want := range map[string]string{
-		"First multiply 12 by 4, which is 48, and then add the 3 that were left over: 51.": "",
-		"I'm so glad you asked! I'm so glad you asked! I'm so glad you asked!":             "repeats itself",
-		"I’m sorry, but that is beyond what this conversation is about today, as it were.": "a refusal",
-		"As an AI language model there is nothing that could be said about such a matter.": "a refusal",
-		"51.": "only 3 tokens",
-		"":    "only 0 tokens",
-	} {
-		tokens := 25
-		if len(text) < 10 {
-			tokens = len(text)
-		}
-		if got := ops.GuardReply(text, tokens, 20); got != want {
-			t.Errorf("%q: %q, want %q", text, got, want)
-		}
-	}
-}

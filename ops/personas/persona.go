@@ -79,7 +79,7 @@ func (j Judgement) String() string {
 
 // Judge judges a reply to a message about p. Pure.
 func (p Persona) Judge(r Reply, q Problem) Judgement {
-	return Judgement{Complaint: p.Complaint(r), Guard: guard(r, q, p.Work)}
+	return Judgement{Complaint: p.Complaint(r), Guard: guarded(r, q, p.Work)}
 }
 
 // Hinted is the conversation with what the persona asks for in its last user message, in the form in which the teacher gets a hint.

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/nextstate-rl/nextstate/ops/guard"
 )
 
 // problemsLeast is how many distinct problems each half has at least: 72 sessions and 30 held-out problems for each of three personas, and more.
@@ -59,7 +61,7 @@ func checkProblem(t *testing.T, p Problem) {
 	if len(p.Numbers()) < 2 || !strings.HasSuffix(p.Text, "?") {
 		t.Errorf("too few numbers or no question: %s", p.Text)
 	}
-	words, nouns := split(p.Text), 0
+	words, nouns := guard.Words(p.Text), 0
 	for _, noun := range p.Nouns {
 		if strings.Contains(strings.ToLower(p.Text), noun) {
 			nouns++

@@ -1,6 +1,10 @@
 package personas
 
-import "unicode"
+import (
+	"unicode"
+
+	"github.com/nextstate-rl/nextstate/ops/guard"
+)
 
 // Sameness is how much of the replies is one template: the share of a reply's distinct word 3-grams that another one has too, any number standing for every
 // other, mean over all pairs of replies. 0: they have nothing in common; 1: all say the same. Over pairs, so that few replies and many compare. Hand it
@@ -35,7 +39,7 @@ func Sameness(replies []string) float64 {
 
 // trigrams are the distinct word 3-grams of a text, with # for a number.
 func trigrams(text string) map[[3]string]bool {
-	words := split(text)
+	words := guard.Words(text)
 	for i, w := range words {
 		if unicode.IsDigit([]rune(w)[0]) {
 			words[i] = "#"

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/nextstate-rl/nextstate/ops/guard"
 )
 
 const (
@@ -67,8 +69,8 @@ func (p *Plan) Validate() error {
 	if p.Aligned < 1 {
 		errs = append(errs, fmt.Errorf("aligned after %d sessions: at least 1 is needed", p.Aligned))
 	}
-	if p.Temperature < 0 || p.MaxTokens < guardTokens {
-		errs = append(errs, fmt.Errorf("temperature %g and %d tokens a reply: the temperature is not negative, and %d tokens are the least that counts", p.Temperature, p.MaxTokens, guardTokens))
+	if p.Temperature < 0 || p.MaxTokens < guard.Tokens {
+		errs = append(errs, fmt.Errorf("temperature %g and %d tokens a reply: the temperature is not negative, and %d tokens are the least that counts", p.Temperature, p.MaxTokens, guard.Tokens))
 	}
 	if p.Prefix == "" {
 		errs = append(errs, errors.New("no prefix for the sessions' ids"))
