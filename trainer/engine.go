@@ -15,7 +15,18 @@ type Sequence struct {
 }
 
 // Response is the number of scored positions.
-func (s Sequence) Response() int { return len(s.Tokens) - s.Prompt }
+func (a Sequence) Response() int { return len(a.Tokens) - a.Prompt }
+
+// Alike is how many tokens a and b begin with that are the same.
+func (a Sequence) Alike(b Sequence) int {
+	n := min(len(a.Tokens), len(b.Tokens))
+	for i := range n {
+		if a.Tokens[i] != b.Tokens[i] {
+			return i
+		}
+	}
+	return n
+}
 
 // Engine computes with the base model and an adapter. The losses are the trainer's: an engine needs their derivatives by log-probs only. For one goroutine.
 type Engine interface {

@@ -99,30 +99,19 @@ func (u Update) parts() (parts []part, err error) {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return slices.Compare(examples[a].sequence.Tokens, examples[b].sequence.Tokens) })
-	var before []uint32
+	var before Sequence
 	tokens := 0
 	for _, place := range order {
 		e := examples[place]
-		more := len(e.sequence.Tokens) - shared(before, e.sequence.Tokens)
+		more := len(e.sequence.Tokens) - before.Alike(e.sequence)
 		if len(parts) == 0 || tokens+more > microTokens {
 			parts, tokens, more = append(parts, part{}), 0, len(e.sequence.Tokens)
 		}
 		p := &parts[len(parts)-1]
 		p.places, p.examples, p.sequences = append(p.places, place), append(p.examples, e), append(p.sequences, e.sequence)
-		before, tokens = e.sequence.Tokens, tokens+more
+		before, tokens = e.sequence, tokens+more
 	}
 	return parts, nil
-}
-
-// shared is how many tokens a and b begin with alike.
-func shared(a, b []uint32) int {
-	n := min(len(a), len(b))
-	for i := range n {
-		if a[i] != b[i] {
-			return i
-		}
-	}
-	return n
 }
 
 // accumulate adds the gradient of a part's losses to grad. No loss looks at another sample.

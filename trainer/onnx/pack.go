@@ -120,13 +120,7 @@ func (p *packed) look(places [][]int, group int) {
 
 // common is how many inputs of b are those of a: tokens from the first one on, but for the last, which is only predicted.
 func common(a, b trainer.Sequence) int {
-	most := min(len(a.Tokens), len(b.Tokens)) - 1
-	for i := range most {
-		if a.Tokens[i] != b.Tokens[i] {
-			return i
-		}
-	}
-	return most
+	return min(a.Alike(b), len(a.Tokens)-1, len(b.Tokens)-1)
 }
 
 // inputs are a block's inputs over the packed arrays, but x.
