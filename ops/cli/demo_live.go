@@ -227,7 +227,7 @@ func (l *live) conclude(r *personas.Result, took time.Duration) {
 	default:
 		l.g.printf("The control did not come to it.\n")
 	}
-	l.g.printf("One run with one seed (%d) is an anecdote; another --seed gives another. Arithmetic is not judged: the model is small and often wrong.\n", l.plan.Seed)
+	l.g.printf("One run with one seed (%d) is an anecdote; another --seed gives another, and so may the same one: what the engine computes beside a reply changes its last bits, and then its words. Arithmetic is not judged: the model is small and often wrong.\n", l.plan.Seed)
 	l.g.printf("Done in %.0f s. Next: nextstate up, then nextstate chat; nextstate status --watch; nextstate demo --logs.\n", took.Seconds())
 }
 
