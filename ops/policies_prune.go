@@ -154,6 +154,8 @@ func (s *System) reasonsToKeep(ctx context.Context, db querier, p *Policies, kee
 		{"SELECT version FROM policy_keeps WHERE tenant = $1", "it was computed again and stored"},
 		{"SELECT parent FROM updates WHERE tenant = $1 AND status = 'started'", "an update starts from it"},
 		{"SELECT version FROM policy_pins WHERE tenant = $1", "it is pinned"},
+		{"SELECT from_version FROM rehearsals WHERE tenant = $1", "a rehearsal began with it"},
+		{"SELECT good_version FROM rehearsals WHERE tenant = $1", "a rehearsal may go back to it"},
 	} {
 		rows, err := db.Query(ctx, q.sql, s.Config.Tenant)
 		if err != nil {

@@ -21,7 +21,7 @@ import (
 // RehearseConfig of the stage rehearse. Zero values of numbers mean the defaults.
 type RehearseConfig struct {
 	On bool
-	// Updates is how many minibatches (TrainConfig.Batch) of replies a rehearsal makes at most. Default 6.
+	// Updates is how many minibatches (TrainConfig.Batch) of replies a rehearsal makes at most. Default 8.
 	Updates int
 	// Times is how many rehearsals a hint takes part in as a reason for one, those of older hints of its user about the same subject counted in: a user who says
 	// the same in every session would have the policy practise it for ever. Default 2.
@@ -46,7 +46,9 @@ const (
 	rehearsedUsers = 8
 	// interruptedMax is how often a rehearsal of the same hints may be interrupted before it is left.
 	interruptedMax = 3
-	// guardFall is by how much the share of held-out replies that the guard lets pass may fall; else the version before is put back.
+	// guardEvery is how many updates of a rehearsal are made between two looks of the guard.
+	guardEvery = 4
+	// guardFall is by how much the share of held-out replies that the guard lets pass may fall; else the last version that it let pass is put back.
 	guardFall = 0.25
 	// rehearsePoll is how often the topics are looked at.
 	rehearsePoll = 250 * time.Millisecond
@@ -76,7 +78,7 @@ func (c RehearseConfig) Budget() time.Duration {
 }
 
 func (c RehearseConfig) withDefaults() RehearseConfig {
-	for v, otherwise := range map[*int]int{&c.Updates: 6, &c.Times: 2, &c.Seconds: 300, &c.MaxTokens: 64, &c.MinTokens: 20} {
+	for v, otherwise := range map[*int]int{&c.Updates: 8, &c.Times: 2, &c.Seconds: 300, &c.MaxTokens: 64, &c.MinTokens: 20} {
 		if *v == 0 {
 			*v = otherwise
 		}
@@ -363,22 +365,32 @@ func hintIDs(users []rehearsedUser) []string {
 
 // underWay is the row of a rehearsal.
 type underWay struct {
-	id          string
-	hintIDs     []string
-	from        string
-	guardBefore float64
-	samples     int
+	id      string
+	hintIDs []string
+	from    string
+	// good is the newest version that the guard let pass; seen and share are the one that it looked at last, and what it saw.
+	good, seen         string
+	guardBefore, share float64
+	samples            int
+}
+
+// fell says how far the guard fell with the version that it looked at last; empty: it let it pass.
+func (u *underWay) fell() string {
+	if u.guardBefore-u.share <= guardFall {
+		return ""
+	}
+	return fmt.Sprintf("the guard fell from %.2f to %.2f of the held-out replies", u.guardBefore, u.share)
 }
 
 func (r *rehearser) begin(ctx context.Context, conn *pgxpool.Conn, u underWay) error {
-	_, err := conn.Exec(ctx, "INSERT INTO rehearsals (tenant, rehearsal_id, hint_ids, from_version, guard_before) VALUES ($1, $2, $3::uuid[], $4, $5)",
-		r.system.Config.Tenant, u.id, u.hintIDs, u.from, u.guardBefore)
+	_, err := conn.Exec(ctx, "INSERT INTO rehearsals (tenant, rehearsal_id, hint_ids, from_version, good_version, guard_before) VALUES ($1, $2, $3::uuid[], $4, $5, $6)",
+		r.system.Config.Tenant, u.id, u.hintIDs, u.from, u.good, u.guardBefore)
 	return err
 }
 
-// count writes down how many samples may be in the log, before they are appended.
-func (r *rehearser) count(ctx context.Context, conn *pgxpool.Conn, u underWay) error {
-	tag, err := conn.Exec(ctx, "UPDATE rehearsals SET samples = $3 WHERE tenant = $1 AND rehearsal_id = $2", r.system.Config.Tenant, u.id, u.samples)
+// note writes down how many samples may be in the log, before they are appended, and the version to go back to.
+func (r *rehearser) note(ctx context.Context, conn *pgxpool.Conn, u underWay) error {
+	tag, err := conn.Exec(ctx, "UPDATE rehearsals SET samples = $3, good_version = $4 WHERE tenant = $1 AND rehearsal_id = $2", r.system.Config.Tenant, u.id, u.samples, u.good)
 	if err == nil && tag.RowsAffected() != 1 {
 		err = errors.New("the row of the rehearsal is gone: another process rehearses for this tenant")
 	}
@@ -386,8 +398,8 @@ func (r *rehearser) count(ctx context.Context, conn *pgxpool.Conn, u underWay) e
 }
 
 func (r *rehearser) left(ctx context.Context, conn *pgxpool.Conn) (u underWay, there bool, err error) {
-	err = conn.QueryRow(ctx, "SELECT rehearsal_id::text, hint_ids::text[], from_version, guard_before, samples FROM rehearsals WHERE tenant = $1", r.system.Config.Tenant).
-		Scan(&u.id, &u.hintIDs, &u.from, &u.guardBefore, &u.samples)
+	err = conn.QueryRow(ctx, `SELECT rehearsal_id::text, hint_ids::text[], from_version, coalesce(nullif(good_version, ''), from_version), guard_before, samples
+		FROM rehearsals WHERE tenant = $1`, r.system.Config.Tenant).Scan(&u.id, &u.hintIDs, &u.from, &u.good, &u.guardBefore, &u.samples)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return u, false, nil
 	}

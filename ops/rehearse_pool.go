@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/nextstate-rl/nextstate/ops/guard"
 	"github.com/nextstate-rl/nextstate/processors"
 	"github.com/nextstate-rl/nextstate/schemas"
 )
@@ -34,6 +35,8 @@ const (
 type prompt struct {
 	messages []*schemas.Message
 	tools    []*schemas.Tool
+	// particular are the words that set it apart from the others of its user.
+	particular []string
 }
 
 // filePrompt is a line of --rehearse-prompts.
@@ -110,7 +113,7 @@ func (r *rehearser) pool(ctx context.Context, users []rehearsedUser, id string) 
 			}
 		}
 		if len(list) > 0 {
-			p.users = append(p.users, pooledUser{u.name, processors.JoinHints(u.hints), shuffled(distinct(list))})
+			p.users = append(p.users, pooledUser{u.name, processors.JoinHints(u.hints), setApart(shuffled(distinct(list)))})
 		}
 	}
 	var names []string
@@ -162,13 +165,25 @@ func (p *promptPool) keepAside() {
 	p.held = p.held[:min(heldOut, len(p.held))]
 }
 
-// distinct leaves out prompts that stood before, and those that are too large.
+// setApart finds what each of a user's prompts is about: the words of its last message that few of the others have.
+func setApart(list []prompt) []prompt {
+	requests := make([]string, len(list))
+	for i, p := range list {
+		requests[i] = textOf(p.messages[len(p.messages)-1])
+	}
+	for i, words := range guard.Particular(requests) {
+		list[i].particular = words
+	}
+	return list
+}
+
+// distinct leaves out prompts that stood before, those without a message, and those that are too large.
 func distinct(list []prompt) []prompt {
 	var kept []prompt
 	seen := map[string]bool{}
 	for _, p := range list {
 		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(&schemas.Context{Messages: p.messages, Tools: p.tools})
-		if err != nil || len(b) > promptBytes || seen[string(b)] {
+		if err != nil || len(p.messages) == 0 || len(b) > promptBytes || seen[string(b)] {
 			continue
 		}
 		seen[string(b)] = true
@@ -200,7 +215,7 @@ func (r *rehearser) pastPrompts(ctx context.Context) (map[string][]prompt, error
 		if err := proto.Unmarshal(value, &a); err != nil {
 			return nil, fmt.Errorf("the users' past contexts: %w", err)
 		}
-		past[a.GetUser()] = append(past[a.GetUser()], prompt{a.GetContext().GetMessages(), a.GetContext().GetTools()})
+		past[a.GetUser()] = append(past[a.GetUser()], prompt{messages: a.GetContext().GetMessages(), tools: a.GetContext().GetTools()})
 	}
 	return past, rows.Err()
 }

@@ -38,6 +38,7 @@ func (r *rehearser) rehearse(ctx context.Context, conn *pgxpool.Conn, users []re
 		return err
 	}
 	u := underWay{id: r.nextID(users), hintIDs: hintIDs(users), from: r.updates.newest()}
+	u.good = u.from
 	pool, err := r.pool(ctx, users, u.id)
 	if err != nil {
 		return err
@@ -86,6 +87,12 @@ func (r *rehearser) practise(ctx context.Context, conn *pgxpool.Conn, u *underWa
 			err = r.train(ctx, conn, u, samples, k == r.cfg.Updates-1)
 			watch.lap("train")
 		}
+		if err == nil && (k+1)%guardEvery == 0 {
+			err = r.look(ctx, conn, u, pool, watch)
+			if err == nil && u.fell() != "" {
+				return fmt.Sprintf("after %d of %d updates", k+1, r.cfg.Updates), nil
+			}
+		}
 		if err != nil {
 			if errors.Is(context.Cause(ctx), errBudget) {
 				return fmt.Sprintf("after %d of %d updates the budget of %d s was used up", k, r.cfg.Updates, r.cfg.Seconds), nil
@@ -94,6 +101,24 @@ func (r *rehearser) practise(ctx context.Context, conn *pgxpool.Conn, u *underWa
 		}
 	}
 	return fmt.Sprintf("all %d updates were made", r.cfg.Updates), nil
+}
+
+// look has the guard look at the newest version, and writes down that it let it pass.
+func (r *rehearser) look(ctx context.Context, conn *pgxpool.Conn, u *underWay, pool *promptPool, watch *stopwatch) (err error) {
+	version := r.updates.newest()
+	if version == u.from || version == u.seen {
+		return nil
+	}
+	u.share, err = r.share(ctx, pool.held, version)
+	watch.lap("guard")
+	if err != nil {
+		return err
+	}
+	if u.seen = version; u.fell() != "" {
+		return nil
+	}
+	u.good = version
+	return r.note(ctx, conn, *u)
 }
 
 // train appends a minibatch and waits until an update that took some of it has ended: with other samples before them in the queue, the last ones go into the
@@ -110,7 +135,7 @@ func (r *rehearser) train(ctx context.Context, conn *pgxpool.Conn, u *underWay, 
 	}
 	grown := *u
 	grown.samples += len(samples)
-	if err := r.count(ctx, conn, grown); err != nil {
+	if err := r.note(ctx, conn, grown); err != nil {
 		return err
 	}
 	*u = grown
@@ -128,24 +153,23 @@ func (r *rehearser) train(ctx context.Context, conn *pgxpool.Conn, u *underWay, 
 	}
 }
 
-// conclude compares the guard before and after, puts the older version back when it fell, and ends the rehearsal.
+// conclude compares the guard before and after, puts the last version back that it let pass when it fell, and ends the rehearsal.
 func (r *rehearser) conclude(ctx context.Context, conn *pgxpool.Conn, u underWay, pool *promptPool, reason string, watch *stopwatch) error {
 	if err := r.updates.fold.catchUp(ctx); err != nil {
 		return err
 	}
+	good := u.good // looking at the newest version may make it that
 	ended := &schemas.RehearsalEnded{Reason: reason, GuardAfter: u.guardBefore, ToVersion: r.updates.newest()}
 	if ended.ToVersion != u.from && pool != nil && len(pool.held) > 0 {
-		var err error
-		if ended.GuardAfter, err = r.share(ctx, pool.held, ended.ToVersion); err != nil {
+		if err := r.look(ctx, conn, &u, pool, watch); err != nil {
 			return err
 		}
-		watch.lap("guard")
-		if u.guardBefore-ended.GuardAfter > guardFall {
-			fell := fmt.Sprintf("the guard fell from %.2f to %.2f of the held-out replies", u.guardBefore, ended.GuardAfter)
-			if _, err := RollBack(ctx, r.system, r.updates.policies, u.from, "rehearsal: "+fell, "rehearse"); err != nil {
+		ended.GuardAfter = u.share
+		if fell := u.fell(); fell != "" {
+			if _, err := RollBack(ctx, r.system, r.updates.policies, good, "rehearsal: "+fell, "rehearse"); err != nil {
 				return err
 			}
-			ended.Reason, ended.ToVersion = ended.Reason+"; "+fell+", so the version before was put back", u.from
+			ended.Reason, ended.ToVersion = ended.Reason+"; "+fell+", so the last version that it let pass was put back", good
 		}
 	}
 	ended.Seconds = watch.parts

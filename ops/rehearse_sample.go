@@ -80,16 +80,21 @@ func (r *rehearser) sample(ctx context.Context, s slot, id string) (*schemas.Sam
 		messages, least = processors.AppendHint(messages, s.hint), r.cfg.MinTokens
 	}
 	for attempt := range slotAttempts {
-		reply, err := r.reply(ctx, policy.Base, prompt{messages, s.prompt.tools}, seedOf(id, s.n, attempt))
+		reply, err := r.reply(ctx, policy.Base, prompt{messages: messages, tools: s.prompt.tools}, seedOf(id, s.n, attempt))
 		if err != nil {
 			return nil, passOver(err)
 		}
-		if guard.Form(textOf(reply.Response), len(reply.Tokens.GetResponseIds()), least) != "" {
-			continue
+		if passes(reply, least, s.prompt) {
+			return r.taught(ctx, s, messages, reply)
 		}
-		return r.taught(ctx, s, messages, reply)
 	}
 	return nil, nil //nolint:nilnil // no reply passed
+}
+
+// passes says whether a reply of at least so many tokens counts as an answer to a prompt.
+func passes(reply *gateway.Sampled, least int, p prompt) bool {
+	text := textOf(reply.Response)
+	return guard.Form(text, len(reply.Tokens.GetResponseIds()), least) == "" && guard.About(text, p.particular) == ""
 }
 
 // taught scores a reply in the context with the hint. The prompt without it is what the engine's template makes of the messages; to be told it, one token is
@@ -138,7 +143,7 @@ func (r *rehearser) share(ctx context.Context, held []prompt, version string) (f
 			if err != nil {
 				return passOver(err)
 			}
-			if guard.Form(textOf(reply.Response), len(reply.Tokens.GetResponseIds()), r.cfg.MinTokens) == "" {
+			if passes(reply, r.cfg.MinTokens, p) {
 				passed[i] = 1
 			}
 			return nil

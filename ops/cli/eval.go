@@ -5,9 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+
+	"github.com/alecthomas/kong"
 
 	"github.com/nextstate-rl/nextstate/ops"
 	"github.com/nextstate-rl/nextstate/ops/eval"
@@ -32,6 +36,8 @@ type Eval struct {
 	Set         []string      `help:"A setting of the training in all arms, as --train-set takes it (objective.kl_coef=0.1); repeat it." placeholder:"KEY=VALUE"`
 	Label       string        `help:"Added to the names of the arms: tells the same arms with other settings apart."`
 
+	ReportOnly bool `help:"Hold no run: write the report of those that are complete."`
+
 	Phrasing Phrasing `embed:"" prefix:"persona-"`
 }
 
@@ -46,7 +52,7 @@ evaluation_started, reply_evaluated, evaluation_ended). The folder gets index.ht
 sessions.parquet; every figure in the report stands beside the query that gives it.
 
 An evaluation takes long: a joint session up to a minute, a run up to the cap. Stop it with Ctrl-C: the same command goes on after the last
-complete run. Settings are tuned with --half tuning, and reported with --half reporting.
+complete run, and with --report-only it writes the report of the complete ones. Settings are tuned with --half tuning, and reported with --half reporting.
 
   nextstate eval --arms hybrid,frozen --seeds 2 --sessions 24 --out results
   nextstate eval --arms hybrid --set objective.kl_coef=0.1 --label kl --half tuning --seeds 2 --out tuning
@@ -59,10 +65,11 @@ The figures of this machine's model and what they mean: docs/eval.md, docs/learn
 }
 
 // Run holds the evaluation, or what is left of it.
-func (v Eval) Run(ctx context.Context, g *Globals) error {
+func (v Eval) Run(ctx context.Context, g *Globals, k *kong.Context) error {
 	if g.Data == DefaultData() {
 		g.Data = filepath.Join(v.Out, "data")
 	}
+	command := v.command(k)
 	g.HTTP.Addr = "127.0.0.1:0" // an evaluation must not collide with what runs already
 	if v.Batch != 0 {
 		g.Train.Batch = v.Batch
@@ -70,7 +77,7 @@ func (v Eval) Run(ctx context.Context, g *Globals) error {
 	g.Train.Set = append(slices.Clip(g.Train.Set), v.Set...)
 	cfg := eval.Config{
 		Arms: v.Arms, Seeds: v.Seeds, Personas: v.Personas, Half: personas.Halves[v.Half], Sessions: v.Sessions, Turns: v.Turns, HeldOut: v.HeldOut,
-		Temperature: v.Temperature, MaxTokens: v.MaxTokens, TimeLimit: v.TimeLimit, Label: v.Label, Phrased: v.Phrasing.phrased(nil), Dir: v.Out, Command: v.command(g),
+		Temperature: v.Temperature, MaxTokens: v.MaxTokens, TimeLimit: v.TimeLimit, Label: v.Label, ReportOnly: v.ReportOnly, Phrased: v.Phrasing.phrased(nil), Dir: v.Out, Command: command,
 	}
 	if err := cfg.Validate(); err != nil {
 		return err
@@ -96,36 +103,64 @@ func (v Eval) Run(ctx context.Context, g *Globals) error {
 	})
 }
 
-// command is how the evaluation is repeated: its own flags, and of the others those that change what is learned.
-func (v Eval) command(g *Globals) string {
-	words := []string{
-		"nextstate eval", "--arms " + strings.Join(v.Arms, ","), fmt.Sprintf("--seeds %d --sessions %d", v.Seeds, v.Sessions), "--half " + v.Half,
-		"--personas " + strings.Join(v.Personas, ","), fmt.Sprintf("--turns %d --held-out %d --temperature %g --max-tokens %d", v.Turns, v.HeldOut, v.Temperature, v.MaxTokens),
+// repeated begins the names of the general flags that change what an evaluation finds. Others only say where it runs, and how fast.
+var repeated = []string{"evaluate-", "direct-", "judge-", "standing-", "train-", "rehearse", "policy-"}
+
+// notRepeated do not change it, or are nobody's business.
+var notRepeated = []string{"out", "report-only", "persona-url", "judge-url", "policy-url", "policy-threads", "train-threads", "policy-parallel", "policy-queue", "policy-versions"}
+
+// command is how the evaluation is repeated: its own flags, and of the general ones that count those that are not at their defaults, wherever they were set.
+func (v Eval) command(k *kong.Context) string {
+	words := []string{"nextstate eval", "--arms " + strings.Join(v.Arms, ",")}
+	own := map[string]bool{}
+	for _, f := range k.Selected().Flags {
+		own[f.Name] = true
 	}
-	for _, f := range []struct {
-		flag           string
-		value, without any
-	}{
-		{"time-limit", v.TimeLimit, time.Duration(0)},
-		{"train-preset", g.Train.Preset, "default"},
-		{"batch", g.Train.Batch, 0},
-		{"train-rank", g.Train.Rank, 0},
-		{"train-alpha", g.Train.Alpha, 0.0},
-		{"train-learning-rate", g.Train.LearningRate, 0.0},
-		{"direct-teacher", g.Direct.Teacher, "reference"},
-		{"direct-finders", strings.Join(g.Direct.Finders, ","), "rules"},
-		{"evaluate-judges", strings.Join(g.Evaluate.Judges, ","), "rules"},
-		{"policy-model", filepath.Base(g.Policy.Model), "."},
-		{"rehearse-updates", g.Rehearsal.Updates, 6},
-		{"rehearse-seconds", g.Rehearsal.Seconds, 300},
-		{"label", v.Label, ""},
-	} {
-		if f.value != f.without {
-			words = append(words, fmt.Sprintf("--%s %v", f.flag, f.value))
+	for _, f := range k.Flags() {
+		general := slices.ContainsFunc(repeated, func(prefix string) bool { return strings.HasPrefix(f.Name, prefix) })
+		if f.Tag.Has("secret") || f.Name == "arms" || f.Name == "help" || slices.Contains(notRepeated, f.Name) || !own[f.Name] && !general {
+			continue
+		}
+		if word := flagWord(f, own[f.Name]); word != "" {
+			words = append(words, word)
 		}
 	}
-	for _, s := range g.Train.Set {
-		words = append(words, "--set "+s)
-	}
 	return strings.Join(append(words, "--out DIR"), " ")
+}
+
+// flagWord is a flag as it is given. Empty: it has no value, or, unless always, that of its default.
+func flagWord(f *kong.Flag, always bool) string {
+	otherwise := reflect.New(f.Target.Type()).Elem()
+	if f.Default != "" && !always {
+		if err := f.Parse(kong.ScanFromTokens(kong.Token{Type: kong.FlagValueToken, Value: f.Default}), otherwise); err != nil {
+			return "" // a default that cannot be read fails long before
+		}
+	}
+	text := valueText(f.Target)
+	switch {
+	case text == valueText(otherwise):
+		return ""
+	case f.IsBool():
+		return "--" + f.Name
+	case f.Tag.Type == "path":
+		text = filepath.Base(text) // where a file lies is this machine's business
+	}
+	return "--" + f.Name + " " + shellWord(text)
+}
+
+func valueText(v reflect.Value) string {
+	if list, ok := v.Interface().([]string); ok {
+		return strings.Join(list, ",")
+	}
+	return fmt.Sprint(v.Interface())
+}
+
+// shellWord quotes a word that a shell would not take as it is.
+func shellWord(text string) string {
+	if text != "" && !strings.ContainsFunc(text, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_-.,:=/@%+", r)
+	}) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

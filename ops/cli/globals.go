@@ -140,7 +140,7 @@ type Globals struct {
 
 	Rehearse  bool `help:"Between sessions the policy practises what the standing hints ask for, with the embedded policy and trainer." group:"Training"`
 	Rehearsal struct {
-		Updates     int           `help:"Minibatches of one rehearsal, at most." default:"6"`
+		Updates     int           `help:"Minibatches of one rehearsal, at most." default:"8"`
 		Times       int           `help:"Rehearsals for the sake of one hint, at most, however often its user says it again." default:"2"`
 		Seconds     int           `help:"Wall time of its sampling and training, at most." default:"300"`
 		Mix         Mix           `help:"Replies of each user and anchors in a round: anchors (neutral prompts, and those of users without hints) hold the policy where it is." default:"4:2"`
@@ -244,8 +244,8 @@ func (g *Globals) serving(c *ops.Config) {
 	}
 	c.Direct.Standing = g.Standing.Hints
 	c.Rehearse = ops.RehearseConfig{
-		On: g.Rehearse, Updates: g.Rehearsal.Updates, Times: g.Rehearsal.Times, Seconds: g.Rehearsal.Seconds, Replies: g.Rehearsal.Mix.Replies, Anchors: g.Rehearsal.Mix.Anchors,
-		Prompts: g.Rehearsal.Prompts, Temperature: g.Rehearsal.Temperature, MaxTokens: g.Rehearsal.MaxTokens, MinTokens: g.Rehearsal.MinTokens, Quiet: g.Rehearsal.Quiet,
+		On: g.Rehearse, Updates: g.Rehearsal.Updates, Times: g.Rehearsal.Times, Seconds: g.Rehearsal.Seconds,
+		Replies: g.Rehearsal.Mix.Replies, Anchors: g.Rehearsal.Mix.Anchors, Prompts: g.Rehearsal.Prompts, Temperature: g.Rehearsal.Temperature, MaxTokens: g.Rehearsal.MaxTokens, MinTokens: g.Rehearsal.MinTokens, Quiet: g.Rehearsal.Quiet,
 	}
 	c.Spool = spool.Config{Dir: g.Spool.Dir, MaxBytes: g.Spool.MaxBytes, Sync: spool.Sync(g.Spool.Sync)}
 }

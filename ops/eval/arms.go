@@ -54,8 +54,9 @@ func Arms() []Arm {
 		{"memory", "nothing is trained; what users asked for stands in their later prompts", func(s *Settings) { s.freeze(); s.Memory = true }},
 		{"memory-hybrid", "memory and hybrid together", func(s *Settings) { s.Memory = true }},
 		{"standing", "hybrid, and a user's hints stay: they teach all later turns of that user", func(s *Settings) { s.Direct.Standing = true }},
-		{"rehearse", "standing, and between sessions the policy practises what the standing hints ask for", func(s *Settings) {
+		{"rehearse", "standing, between sessions the policy practises what the standing hints ask for, and bad verdicts push nothing away", func(s *Settings) {
 			s.Direct.Standing, s.Rehearse.On, s.Train.Wait = true, true, rehearseWait
+			s.set("objective.negative_scale=0") // most of what follows a rehearsal are corrections, and they undo it
 		}},
 	}
 }

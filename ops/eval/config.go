@@ -15,7 +15,7 @@ import (
 	"github.com/nextstate-rl/nextstate/ops/personas"
 )
 
-// Config says what is run. All fields but Label, Phrased, TimeLimit and Command are needed.
+// Config says what is run. All fields but Label, Phrased, TimeLimit, ReportOnly and Command are needed.
 type Config struct {
 	// Arms by name, and how many seeds each gets, counted from 1.
 	Arms  []string
@@ -37,6 +37,8 @@ type Config struct {
 	// Phrased puts what personas say into other words; nil: the words of their scripts. A line that cannot be phrased ends the run with an error unless it
 	// says otherwise: an evaluation does not mix them.
 	Phrased *personas.Phrased
+	// ReportOnly holds no run: the results are those of the runs that are complete.
+	ReportOnly bool
 	// Dir gets the results.
 	Dir string
 	// Command is how the evaluation is repeated, for the report.

@@ -2,6 +2,7 @@ package eval
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -28,7 +29,7 @@ type evaluation struct {
 	times []time.Duration
 }
 
-// Evaluate holds the runs that were not completed before, and writes the results of all. host is a system with all servers, which belong to this process, and
+// Evaluate holds the runs that were not completed before, unless only a report is wanted, and writes the results of all. host is a system with all servers, which belong to this process, and
 // is the configuration that the arms change; it serves and trains nothing itself. progress gets a line a joint session. On an error, or when ctx ends,
 // the runs that were completed are kept: the same call goes on after them.
 func Evaluate(ctx context.Context, cfg Config, host *ops.System, progress io.Writer) (*Results, error) {
@@ -68,6 +69,13 @@ func (e *evaluation) all(ctx context.Context) error {
 	}
 	if done := len(e.runs) - len(missing); done > 0 {
 		e.tell("%d of %d runs are complete already", done, len(e.runs))
+	}
+	if e.cfg.ReportOnly {
+		e.runs = slices.DeleteFunc(e.runs, func(r Run) bool { return !h[r.Tenant] })
+		if len(e.runs) == 0 {
+			return errors.New("no run of these arms with these settings is complete: hold one first, without --report-only")
+		}
+		return nil
 	}
 	e.left = len(missing)
 	for n, i := range missing {

@@ -67,7 +67,8 @@ func system(t *testing.T) *ops.System {
 
 // TestEvaluate: a short evaluation with everything real. Goal, mechanically: every judged reply is an event, a row, and a line of the results; the policy was
 // updated within the bound on its drift, and what the hinted teachers preferred became likelier; the history replays byte for byte, and the last
-// version is computed again to the same bytes; the frozen arm stays what it was; a second call holds no run again and says the same. Method: two joint
+// version is computed again to the same bytes; the frozen arm stays what it was; a second call holds no run again and says the same, as does one
+// for a report of what is complete. Method: two joint
 // sessions of two personas, arms hybrid and frozen, one seed.
 func TestEvaluate(t *testing.T) {
 	s := system(t)
@@ -103,6 +104,19 @@ func TestEvaluate(t *testing.T) {
 	}
 	if !reflect.DeepEqual(again, results) {
 		t.Errorf("the second call found %+v, the first %+v", again, results)
+	}
+
+	cfg.Arms, cfg.ReportOnly = []string{"hybrid", "directive", "frozen"}, true
+	partial, err := eval.Evaluate(t.Context(), cfg, s, &told)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(partial.Runs, results.Runs) {
+		t.Errorf("a report of what is complete is about %+v, want %+v", partial.Runs, results.Runs)
+	}
+	cfg.Arms = []string{"directive"}
+	if _, err := eval.Evaluate(t.Context(), cfg, s, &told); err == nil || !strings.Contains(err.Error(), "without --report-only") {
+		t.Errorf("nothing is complete, and: %v", err)
 	}
 }
 

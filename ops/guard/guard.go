@@ -1,12 +1,13 @@
-// Package guard says whether a reply counts at all, whatever it says: replies that are too short, that repeat themselves, refuse, or are an error message in
-// place of an answer meet many a wish about form, and must teach nothing.
+// Package guard says whether a reply counts at all, whatever it says: replies that are too short, that repeat themselves, refuse, are an error message in
+// place of an answer, or speak of nothing that was asked meet many a wish about form, and must teach nothing.
 //
-// In: a reply's text and its length. Out: why it does not count, or nothing. All functions are pure. The scripted users (ops/personas) and rehearsals use it.
+// In: a reply's text and its length, and what is particular to the request. Out: why it does not count, or nothing. All functions are pure. The scripted users (ops/personas) and rehearsals use it.
 package guard
 
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -62,4 +63,49 @@ func Repeated(words []string) float64 {
 		seen[g] = true
 	}
 	return float64(again) / float64(len(words)-2)
+}
+
+// Words that few requests have in common say what each is about.
+const (
+	// particularMin is the least number of requests that can be compared, particularMax the share of them that may have a particular word.
+	particularMin = 4
+	particularMax = 0.5
+	// wordMin is the least length of a word that says something, numbers excepted.
+	wordMin = 4
+	// aboutMin is how many particular words of a request a reply to it must take up.
+	aboutMin = 2
+)
+
+// Particular returns for each of the requests of one kind the words that set it apart: numbers, and words of some length, that are in at most half of the requests.
+// Where there are too few to compare, none.
+func Particular(requests []string) [][]string {
+	in, words := map[string]int{}, make([][]string, len(requests))
+	for i, text := range requests {
+		for _, w := range Words(text) {
+			if (len(w) >= wordMin || w[0] >= '0' && w[0] <= '9') && !slices.Contains(words[i], w) {
+				words[i] = append(words[i], w)
+				in[w]++
+			}
+		}
+	}
+	for i := range words {
+		words[i] = slices.DeleteFunc(words[i], func(w string) bool {
+			return len(requests) < particularMin || float64(in[w]) > particularMax*float64(len(requests))
+		})
+	}
+	return words
+}
+
+// About says why a reply to a request with such particular words does not count; empty: it takes up at least two of them, or all when there are fewer.
+func About(text string, particular []string) string {
+	reply, found := Words(text), 0
+	for _, w := range particular {
+		if slices.Contains(reply, w) {
+			found++
+		}
+	}
+	if found < min(aboutMin, len(particular)) {
+		return "beside the point"
+	}
+	return ""
 }

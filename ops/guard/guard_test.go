@@ -45,3 +45,31 @@ func TestRepeatedCountsThousandsOnce(t *testing.T) {
 		t.Errorf("words %q", got)
 	}
 }
+
+// TestAbout: what counts takes up what is particular to its request, and not what all requests of the kind say. Method: four requests of one kind, replies by hand.
+func TestAbout(t *testing.T) {
+	requests := []string{
+		"Comment on the solution: 12 boxes of 4 pens", "Comment on the solution: 7 trays of 9 seedlings",
+		"Comment on the solution: 30 tickets of 5 euros", "Comment on the solution: 8 shelves of 25 jars",
+	}
+	particular := guard.Particular(requests)
+	for reply, want := range map[string]string{
+		"The 12 boxes hold four pens each.":         "",
+		"Twelve pens are in the boxes.":             "",
+		"A very good comment on the solution.":      "beside the point",
+		"There are 12 reasons to like the solution": "beside the point",
+		"": "beside the point",
+	} {
+		if got := guard.About(reply, particular[0]); got != want {
+			t.Errorf("%q: %q, want %q (particular: %q)", reply, got, want, particular[0])
+		}
+	}
+	for _, words := range guard.Particular(requests[:3]) {
+		if len(words) > 0 || guard.About("anything", words) != "" {
+			t.Errorf("three requests are too few to compare, and %q is called particular", words)
+		}
+	}
+	if got := guard.About("it takes up 4", []string{"4"}); got != "" {
+		t.Errorf("all particular words there are, and %q", got)
+	}
+}
