@@ -7,7 +7,7 @@
 //   - Each sample counts in exactly one update. The ledger takes an update, its samples and its event in one transaction, before anything is computed; the
 //     events go to the log from its outbox, after the commit, and again after a crash, as the same records.
 //   - An update is a function of its recipe, seed, parent and samples. A trainer that was killed computes it again, to the same bytes.
-//   - The weights are durable before their version is heard of. What is not finite is never published: the update is skipped, with the reason.
+//   - The weights are durable before their version is heard of. What is not finite, or has no gradient, is never published: the update is skipped, with the reason.
 //   - One trainer of a tenant works at a time; one that lost the ledger without knowing is fenced by the ledger's epoch.
 //   - Samples wait in order of arrival, in bounded number; no sample of the tenant's policy is dropped without a dead letter. Those of other tenants, and turns that no
 //     policy answered, are left alone.

@@ -255,7 +255,7 @@ func (o *owner) compute(ctx context.Context, u Update) (updated *Updated, reason
 	err = o.patiently(ctx, "engine", o.cfg.Attempts, func() (err error) {
 		updated, err = u.Run(ctx, o.deps.Engine)
 		var refused *Refused
-		if errors.Is(err, ErrNotFinite) || errors.As(err, &refused) {
+		if errors.Is(err, ErrNotFinite) || errors.Is(err, ErrNoGradient) || errors.As(err, &refused) {
 			reason, err = err.Error(), nil
 		}
 		if err == nil && reason == "" {

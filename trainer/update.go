@@ -38,6 +38,10 @@ type Updated struct {
 // ErrNotFinite is returned (wrapped) when a loss or a gradient is not finite: the update is skipped, and the parent stays.
 var ErrNotFinite = errors.New("not finite")
 
+// ErrNoGradient is returned when no sample has a gradient under the objective: rewards of 0 and no hints, say. The update is skipped, and the parent stays: the
+// optimizer's momentum alone would go on in a direction that these samples say nothing of.
+var ErrNoGradient = errors.New("no sample teaches anything under this objective")
+
 // Run computes the update (algorithm, section 6): in each epoch old log-probs, losses, gradient, clipping, AdamW, and the trust region. In the first epoch
 // the current policy is the old one, so one forward pass gives both.
 func (u Update) Run(ctx context.Context, engine Engine) (*Updated, error) {
@@ -49,8 +53,12 @@ func (u Update) Run(ctx context.Context, engine Engine) (*Updated, error) {
 		return nil, err
 	}
 	out := &Updated{Adapter: u.Parent.Clone(), Moments: &Moments{u.Moments.Step, u.Moments.First.Clone(), u.Moments.Second.Clone()}}
-	for range max(1, u.Epochs) {
-		if err := u.epoch(ctx, engine, parts, out); err != nil {
+	for i := range max(1, u.Epochs) {
+		err := u.epoch(ctx, engine, parts, out)
+		if i > 0 && errors.Is(err, ErrNoGradient) {
+			break // all was learned before
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -65,8 +73,11 @@ func (u Update) epoch(ctx context.Context, engine Engine, parts []part, out *Upd
 			return err
 		}
 	}
-	if norm := grad.Norm(); math.IsNaN(norm) || math.IsInf(norm, 0) {
+	switch norm := grad.Norm(); {
+	case math.IsNaN(norm) || math.IsInf(norm, 0):
 		return fmt.Errorf("the gradient's norm is %v: %w", norm, ErrNotFinite)
+	case norm == 0:
+		return ErrNoGradient
 	}
 	before, moved := out.Adapter, out.Metrics["step_kl"]
 	out.Adapter = before.Clone()
@@ -142,7 +153,22 @@ func (u Update) accumulate(ctx context.Context, engine Engine, a *Adapter, p par
 		coef[n] = e.coefficients(loss, 1/m.samples)
 		m.add(e, loss, current[n], entropy[n], u.Objective)
 	}
+	if !teaches(coef) {
+		return nil
+	}
 	return engine.Gradient(ctx, a, p.sequences, coef, grad)
+}
+
+// teaches says whether any coefficient is not 0.
+func teaches(coef [][][]float64) bool {
+	for _, sequence := range coef {
+		for _, row := range sequence {
+			if slices.ContainsFunc(row, func(g float64) bool { return g != 0 }) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // examples checks the samples and lays them out with rows of one width.

@@ -1,9 +1,11 @@
 package trainer_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"math"
 	"slices"
 	"testing"
@@ -266,4 +268,21 @@ func TestMaxKL(t *testing.T) {
 	if wide := run(1, 1e9); bits(wide.Adapter) != bits(free.Adapter) || wide.Metrics["step_scale"] != 1 {
 		t.Error("a step within the bound was changed")
 	}
+}
+
+// TestNoGradient: samples that teach nothing under an objective leave the policy as it is, and an engine is asked for no gradient. Method: an objective without weights;
+// an engine without a gradient.
+func TestNoGradient(t *testing.T) {
+	e := newBigram()
+	u := options(e, func(r *trainer.Recipe) { r.Objective.WEval, r.Objective.WDir = 0, 0 })
+	if _, err := u.Run(t.Context(), noGradient{e}); !errors.Is(err, trainer.ErrNoGradient) {
+		t.Errorf("nothing is taught, and: %v", err)
+	}
+}
+
+// noGradient panics when it is asked for one.
+type noGradient struct{ *bigram }
+
+func (noGradient) Gradient(context.Context, *trainer.Adapter, []trainer.Sequence, [][][]float64, *trainer.Adapter) error {
+	panic("an engine is asked for a gradient of nothing")
 }

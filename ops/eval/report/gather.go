@@ -240,6 +240,13 @@ type answers struct {
 	alignment []alignmentRow
 	rates     []rateRow
 	base      []baseRate
+	hints     []hintsRow
+}
+
+// hintsRow counts turns with hints, and those with several to select from.
+type hintsRow struct {
+	Turns   uint64 `json:"turns"`
+	Several uint64 `json:"several"`
 }
 
 // gather asks everything and computes the rest.
@@ -252,6 +259,7 @@ func gather(ctx context.Context, in Input) (*Report, error) {
 		func() error { return load(ctx, in, r, queryFirstReplies, &r.First) },
 		func() error { return load(ctx, in, r, queryRates, &a.rates) },
 		func() error { return load(ctx, in, r, queryGuard, &r.Guard) },
+		func() error { return load(ctx, in, r, queryHints, &a.hints) },
 		func() error { return load(ctx, in, r, queryDrift, &r.Drift) },
 		func() error { return load(ctx, in, r, querySameness, &r.Sameness) },
 		func() error { return load(ctx, in, r, queryUpdates, &r.Updates) },
@@ -273,7 +281,7 @@ func gather(ctx context.Context, in Input) (*Report, error) {
 	r.Chance = luck(a.base, r.limit())
 	r.Seconds = secondsOf(r)
 	r.Bars = barsOf(r)
-	r.Caveats = caveatsOf(r, in, a.alignment)
+	r.Caveats = caveatsOf(r, in, a)
 	return r, nil
 }
 

@@ -46,6 +46,11 @@ FROM evaluation_first_replies
 WHERE has(these, tenant) AND NOT guard_passed
 GROUP BY arm, phase, reason ORDER BY arm, phase, replies DESC, reason LIMIT 5 BY arm, phase`}
 
+	queryHints = Query{"hints", `
+WITH [{tenants}] AS these
+SELECT count() AS turns, countIf(length(candidates) > 1) AS several
+FROM hint_selected WHERE has(these, tenant)`}
+
 	queryDrift = Query{"drift", `
 WITH [{tenants}] AS these
 SELECT arm, session_index AS session, count() AS replies, avgIf(base_logprob, isFinite(base_logprob)) AS base_logprob, avg(tokens) AS tokens
