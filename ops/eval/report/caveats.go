@@ -7,14 +7,13 @@ import (
 )
 
 // caveatsOf is what a reader has to know before any figure.
-func caveatsOf(r *Report, in Input, a answers) []string {
+func caveatsOf(r *Report, in Input, rows []alignmentRow) []string {
 	caveats := slices.Clone(in.Notes)
 	add := func(format string, args ...any) { caveats = append(caveats, fmt.Sprintf(format, args...)) }
-	for _, c := range []func(*Report, func(string, ...any)){caveatSeeds, caveatEnds, caveatSettings, caveatMissing} {
+	for _, c := range []func(*Report, func(string, ...any)){caveatSeeds, caveatEnds, caveatSettings, caveatMissing, caveatHints} {
 		c(r, add)
 	}
-	caveatHints(r, a.hints, add)
-	for _, row := range a.alignment {
+	for _, row := range rows {
 		i := slices.IndexFunc(r.Runs, func(run Run) bool { return run.Tenant == row.Tenant })
 		said, known := r.Runs[i].AlignedAt[row.Persona]
 		switch {
@@ -71,17 +70,15 @@ func caveatSeeds(r *Report, add func(string, ...any)) {
 // selecting are the arms that differ from hybrid by which of several hints they select.
 var selecting = []string{"random-hint", "token-optimal", "sequence-optimal"}
 
-func caveatHints(r *Report, hints []hintsRow, add func(string, ...any)) {
+func caveatHints(r *Report, add func(string, ...any)) {
 	var alike []string
-	for _, arm := range r.Arms {
-		if slices.ContainsFunc(selecting, func(name string) bool { return arm == name || strings.HasPrefix(arm, name+"-") }) {
-			alike = append(alike, arm)
+	for _, h := range r.Hints {
+		if h.Several == 0 && slices.ContainsFunc(selecting, func(name string) bool { return h.Arm == name || strings.HasPrefix(h.Arm, name+"-") }) {
+			alike = append(alike, h.Arm)
 		}
 	}
-	for _, h := range hints {
-		if len(alike) > 0 && h.Several == 0 {
-			add("None of the %d turns with a hint had several to select from, so these arms are the same as %s, and differ from it by chance only: %s.", h.Turns, hybrid, strings.Join(alike, ", "))
-		}
+	if len(alike) > 0 {
+		add("No turn had several hints to select from, so these arms are the same as %s, and differ from it by chance only: %s.", hybrid, strings.Join(alike, ", "))
 	}
 }
 

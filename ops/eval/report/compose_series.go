@@ -181,7 +181,7 @@ func updates(r *Report) section {
 		{"reward", func(u Update) *float64 { return u.RewardMean }},
 	}
 	if len(r.Updates) == 0 {
-		return sec("updates", "Updates", text("There was no update."), r.query(queryUpdates))
+		return sec("updates", "Updates", text("There was no update."), r.query(queryUpdates), r.query(queryHints))
 	}
 	f := figure{Caption: "Metrics of an update, mean over the runs of an arm that had one of this number; KL is 0 where the objective has no KL term.", Columns: len(metrics), Legend: []legend{{styleSatisfied, "arm"}}}
 	t := table{Caption: "Updates: runs that had any, the most in a run, those that came to nothing (all runs), and first → last", Head: []string{"arm", "runs", "updates", "skipped"}}
@@ -219,7 +219,11 @@ func updates(r *Report) section {
 		}
 		t.add(cells...)
 	}
-	return sec("updates", "Updates", figureOf(f), tableOf(t), r.query(queryUpdates))
+	hints := table{Caption: "Turns with a hint, and with several to select from", Head: []string{"arm", "turns", "with several"}}
+	for _, h := range r.Hints {
+		hints.add(h.Arm, fmt.Sprint(h.Turns), fmt.Sprint(h.Several))
+	}
+	return sec("updates", "Updates", figureOf(f), tableOf(t), r.query(queryUpdates), tableOf(hints), r.query(queryHints))
 }
 
 // ends are the first and the last finite value.

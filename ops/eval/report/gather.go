@@ -43,6 +43,7 @@ type Report struct {
 	Guard      []GuardReason      `json:"guard"`
 	Drift      []Drift            `json:"drift"`
 	Sameness   []Sameness         `json:"sameness"`
+	Hints      []Hints            `json:"hints"`
 	Updates    []Update           `json:"updates"`
 	OffDiag    []OffDiagonal      `json:"off_diagonal"`
 	Rehearsals []Rehearsals       `json:"rehearsals"`
@@ -227,6 +228,13 @@ type Sample struct {
 	Satisfied bool   `json:"satisfied"`
 }
 
+// Hints counts the turns of an arm with a hint, and those with several to select from.
+type Hints struct {
+	Arm     string `json:"arm"`
+	Turns   uint64 `json:"turns"`
+	Several uint64 `json:"several"`
+}
+
 // Seconds is where the time of an arm went: the mean of its runs, by part.
 type Seconds struct {
 	Runs int `json:"runs"`
@@ -240,13 +248,6 @@ type answers struct {
 	alignment []alignmentRow
 	rates     []rateRow
 	base      []baseRate
-	hints     []hintsRow
-}
-
-// hintsRow counts turns with hints, and those with several to select from.
-type hintsRow struct {
-	Turns   uint64 `json:"turns"`
-	Several uint64 `json:"several"`
 }
 
 // gather asks everything and computes the rest.
@@ -259,7 +260,7 @@ func gather(ctx context.Context, in Input) (*Report, error) {
 		func() error { return load(ctx, in, r, queryFirstReplies, &r.First) },
 		func() error { return load(ctx, in, r, queryRates, &a.rates) },
 		func() error { return load(ctx, in, r, queryGuard, &r.Guard) },
-		func() error { return load(ctx, in, r, queryHints, &a.hints) },
+		func() error { return load(ctx, in, r, queryHints, &r.Hints) },
 		func() error { return load(ctx, in, r, queryDrift, &r.Drift) },
 		func() error { return load(ctx, in, r, querySameness, &r.Sameness) },
 		func() error { return load(ctx, in, r, queryUpdates, &r.Updates) },
@@ -281,7 +282,7 @@ func gather(ctx context.Context, in Input) (*Report, error) {
 	r.Chance = luck(a.base, r.limit())
 	r.Seconds = secondsOf(r)
 	r.Bars = barsOf(r)
-	r.Caveats = caveatsOf(r, in, a)
+	r.Caveats = caveatsOf(r, in, a.alignment)
 	return r, nil
 }
 

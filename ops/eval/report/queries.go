@@ -48,8 +48,10 @@ GROUP BY arm, phase, reason ORDER BY arm, phase, replies DESC, reason LIMIT 5 BY
 
 	queryHints = Query{"hints", `
 WITH [{tenants}] AS these
-SELECT count() AS turns, countIf(length(candidates) > 1) AS several
-FROM hint_selected WHERE has(these, tenant)`}
+SELECT arm, count() AS turns, countIf(length(candidates) > 1) AS several
+FROM hint_selected AS h INNER JOIN evaluation_runs AS r ON r.tenant = h.tenant
+WHERE has(these, h.tenant)
+GROUP BY arm ORDER BY arm`}
 
 	queryDrift = Query{"drift", `
 WITH [{tenants}] AS these
