@@ -31,6 +31,11 @@ func (s *Settings) set(lines ...string) { s.Train.Set = append(slices.Clip(s.Tra
 // freeze trains nothing.
 func (s *Settings) freeze() { s.Train.Engine = ops.NoTraining }
 
+// rehearse has the policy practise.
+func (s *Settings) rehearse() {
+	s.Direct.Standing, s.Rehearse.On, s.Train.Wait = true, true, rehearseWait
+}
+
 // Arms is the table of them. A new one is a line here. What an arm does not say is as it is in hybrid.
 func Arms() []Arm {
 	return []Arm{
@@ -54,8 +59,12 @@ func Arms() []Arm {
 		{"memory", "nothing is trained; what users asked for stands in their later prompts", func(s *Settings) { s.freeze(); s.Memory = true }},
 		{"memory-hybrid", "memory and hybrid together", func(s *Settings) { s.Memory = true }},
 		{"standing", "hybrid, and a user's hints stay: they teach all later turns of that user", func(s *Settings) { s.Direct.Standing = true }},
-		{"rehearse", "standing, between sessions the policy practises what the standing hints ask for, and bad verdicts push nothing away", func(s *Settings) {
-			s.Direct.Standing, s.Rehearse.On, s.Train.Wait = true, true, rehearseWait
+		{"rehearse", "a user's hints stay, and between sessions the policy practises what they ask for; it learns from nothing else", func(s *Settings) {
+			s.rehearse()
+			s.set("objective.w_eval=0", "objective.w_dir=0")
+		}},
+		{"rehearse-hybrid", "rehearse and standing together, and bad verdicts push nothing away", func(s *Settings) {
+			s.rehearse()
 			s.set("objective.negative_scale=0") // most of what follows a rehearsal are corrections, and they undo it
 		}},
 	}

@@ -78,6 +78,8 @@ func TestArms(t *testing.T) {
 		{"standing", settings["standing"]["standing"], true},
 		{"standing does not rehearse", settings["standing"]["rehearse"], nil},
 		{"rehearse", settings["rehearse"]["standing"], true},
+		{"rehearse learns from nothing else", train("rehearse", "objective", "w_eval"), 0.0},
+		{"rehearse-hybrid learns from hints", train("rehearse-hybrid", "objective", "w_dir"), 1.0},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: %v, want %v", c.what, c.got, c.want)
