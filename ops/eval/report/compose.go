@@ -83,8 +83,8 @@ func alignment(r *Report) section {
 		Caption: "Mean sessions to alignment with its interval; small marks are seeds; an open dot is a lower bound, because runs did not align within the cap. The dashed line is the bar.",
 		Columns: 2,
 	}
-	t := table{Caption: "Sessions to alignment: mean over seeds [95 % interval]", Head: append([]string{"arm"}, r.targets()...)}
-	for _, target := range r.targets() {
+	t := table{Caption: "Sessions to alignment: mean over seeds [95 % interval]", Head: append([]string{"arm"}, r.aims()...)}
+	for _, target := range r.aims() {
 		chart := forest{Title: target, High: float64(max(r.limit(), 1))}
 		if target == joint {
 			chart.Mark = barSessions
@@ -97,7 +97,7 @@ func alignment(r *Report) section {
 	}
 	for _, arm := range r.Arms {
 		cells := []string{arm}
-		for _, target := range r.targets() {
+		for _, target := range r.aims() {
 			cells = append(cells, sessions(r.alignmentOf(arm, target).Sessions))
 		}
 		t.add(cells...)
@@ -105,7 +105,7 @@ func alignment(r *Report) section {
 	blocks := []block{figureOf(f), tableOf(t)}
 	for _, against := range []string{hybrid, frozen} {
 		if slices.Contains(r.Arms, against) && len(r.Arms) > 1 {
-			blocks = append(blocks, tableOf(compared(r, "sessions", against, r.targets(), "Sessions to alignment, arm minus "+against+" over the same seeds (below 0: the arm is faster)")))
+			blocks = append(blocks, tableOf(compared(r, "sessions", against, r.aims(), "Sessions to alignment, arm minus "+against+" over the same seeds (below 0: the arm is faster)")))
 		}
 	}
 	return sec("alignment", "Sessions to alignment", append(blocks, r.query(queryAlignment))...)

@@ -14,19 +14,21 @@ func alignmentsOf(r *Report, rows []alignmentRow) []Alignment {
 	}
 	var out []Alignment
 	for _, arm := range r.Arms {
-		for _, target := range r.targets() {
-			a, censored := Alignment{Arm: arm, Persona: target, BySeed: map[uint64]float64{}}, 0
+		for _, target := range r.aims() {
+			a, users, censored := Alignment{Arm: arm, Persona: target, BySeed: map[uint64]float64{}}, map[uint64]float64{}, map[uint64]bool{}
 			for _, row := range rows {
-				if row.Arm != arm || row.Persona != target || !ended[row.Tenant] {
+				of := row.Persona == target || target == usersMean && row.Persona != joint
+				if row.Arm != arm || !of || !ended[row.Tenant] {
 					continue
 				}
-				a.BySeed[row.Seed] = row.Sessions
+				users[row.Seed]++
+				a.BySeed[row.Seed] += (row.Sessions - a.BySeed[row.Seed]) / users[row.Seed]
 				if row.Censored {
-					censored++
+					censored[row.Seed] = true
 				}
 			}
 			if a.Sessions = estimate(valuesOf(a.BySeed), r.Seed); a.Sessions != nil {
-				a.Sessions.Censored = censored
+				a.Sessions.Censored = len(censored)
 			}
 			out = append(out, a)
 		}
@@ -104,7 +106,7 @@ func compare(r *Report) []Comparison {
 			if arm == against || !slices.Contains(r.Arms, against) {
 				continue
 			}
-			for _, target := range r.targets() {
+			for _, target := range r.aims() {
 				out = append(out, Comparison{"sessions", target, arm, against, r.sessionsLess(arm, against, target)})
 			}
 		}
@@ -202,6 +204,9 @@ func barsOf(r *Report) []Bar {
 		b := Bar{Bar: fmt.Sprintf("%s aligns in fewer joint sessions than %s", pair[0], pair[1]), Found: "no seed in common", Verdict: unmeasured}
 		if d := r.sessionsLess(pair[0], pair[1], joint); d != nil {
 			b.Found, b.Verdict = "difference "+signed(d), undecided
+			if mean := r.sessionsLess(pair[0], pair[1], usersMean); mean != nil {
+				b.Found += "; " + usersMean + ": " + signed(mean)
+			}
 			switch {
 			case d.High != nil && *d.High < 0:
 				b.Verdict = met

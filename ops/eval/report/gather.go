@@ -347,10 +347,16 @@ func (r *Report) limit() int {
 	return n
 }
 
-// targets are the personas, and all of them.
-func (r *Report) targets() []string {
+// targets are all personas together, and each.
+func (r *Report) targets() []string { return append([]string{joint}, r.Personas...) }
+
+// usersMean is the mean over the users of a run, each with its own sessions to alignment: where one of them never aligns, joint says no more.
+const usersMean = "mean of users"
+
+// aims are the targets, and with several users their mean.
+func (r *Report) aims() []string {
 	if len(r.Personas) < 2 {
-		return slices.Concat([]string{joint}, r.Personas)
+		return r.targets()
 	}
-	return append([]string{joint}, r.Personas...)
+	return append(r.targets(), usersMean)
 }
