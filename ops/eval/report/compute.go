@@ -224,7 +224,7 @@ func (r *Report) learns(arm string) bool {
 	return slices.ContainsFunc(r.Updates, func(u Update) bool { return u.Arm == arm && u.Skipped < u.Runs })
 }
 
-// best is the arm that learns with the fewest joint sessions; of equal ones that with the most satisfied on new problems, then the first. Empty: none has an ended run.
+// best is the arm that learns with the fewest joint sessions; of equal ones that with the least mean over users, then that with the most satisfied on new problems. Empty: none has an ended run.
 func (r *Report) best() string {
 	rate := func(arm string) float64 {
 		if h := r.rateOf(heldOut, arm, all); h != nil && h.Satisfied != nil {
@@ -232,6 +232,8 @@ func (r *Report) best() string {
 		}
 		return 0
 	}
+	last := r.aims()[len(r.aims())-1] // the mean of users, when there are several
+	mean := func(arm, target string) float64 { return r.alignmentOf(arm, target).Sessions.Mean }
 	var arms []string
 	for _, arm := range r.Arms {
 		if a := r.alignmentOf(arm, joint); a != nil && a.Sessions != nil && r.learns(arm) {
@@ -242,7 +244,7 @@ func (r *Report) best() string {
 		return ""
 	}
 	return slices.MinFunc(arms, func(a, b string) int {
-		return cmp.Or(cmp.Compare(r.alignmentOf(a, joint).Sessions.Mean, r.alignmentOf(b, joint).Sessions.Mean), cmp.Compare(rate(b), rate(a)))
+		return cmp.Or(cmp.Compare(mean(a, joint), mean(b, joint)), cmp.Compare(mean(a, last), mean(b, last)), cmp.Compare(rate(b), rate(a)))
 	})
 }
 
