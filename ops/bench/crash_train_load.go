@@ -83,11 +83,11 @@ func (l *sampleLoad) one(ctx context.Context, n int) error {
 	return nil
 }
 
-// sample is the n-th: a few tokens, a reward, and mostly what the sampler and a teacher say of them.
+// sample is the n-th: a few tokens, a reward that is not 0 (or an update may have nothing to learn, and be skipped), and mostly what the sampler and a teacher say of them.
 func (l *sampleLoad) sample(n int) schemas.Event {
 	const k = 3
 	s := &schemas.SampleAssembled{
-		TurnId: schemas.ContentID("crash-turn", fmt.Sprint(n)), Kind: schemas.SampleKind_SAMPLE_KIND_EVALUATIVE, Reward: float64(l.rand.IntN(3) - 1),
+		TurnId: schemas.ContentID("crash-turn", fmt.Sprint(n)), Kind: schemas.SampleKind_SAMPLE_KIND_EVALUATIVE, Reward: float64(2*l.rand.IntN(2) - 1),
 		Response: &schemas.Message{Role: schemas.Role_ROLE_ASSISTANT}, Model: "tiny", PolicyVersion: proto.String("base"),
 		Sampling: &schemas.Sampling{Temperature: proto.Float64(0.7)}, Tokens: &schemas.Tokens{TopK: &schemas.TopK{K: k}},
 	}
